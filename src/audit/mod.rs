@@ -1,0 +1,1 @@
+//! Opening and closing entries; the hash chain; where they go.

@@ -1,0 +1,206 @@
+//! What a sandbox is made of, as the lifecycle core sees it.
+//!
+//! The core plans, journals and recovers; an engine knows how each step is done and taken back. Every
+//! step may find its work done already, and every undo may find nothing to take back: both succeed.
+//! An engine never touches what does not bear the names in the [`SandboxSpec`] it is given.
+
+pub mod postgres;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::model::{Check, CredentialAccess, Failure, SandboxId, SandboxNames, Secret, Timestamp};
+
+/// All that an engine needs to make, find and remove one sandbox.
+#[derive(Clone, Debug)]
+pub struct SandboxSpec {
+    /// The sandbox.
+    pub id: SandboxId,
+    /// Names of its database and roles.
+    pub names: SandboxNames,
+    /// The owner role's password.
+    pub owner_password: Secret,
+    /// The read-only role's password.
+    pub readonly_password: Secret,
+    /// When its time is over.
+    pub expires_at: Timestamp,
+    /// Extensions to be installed, in order, all allowed already.
+    pub extensions: Vec<String>,
+}
+
+/// One step of a plan, as data: what the journal stores is its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Step {
+    /// Stable, unique within its engine, `create-roles` for instance.
+    pub name: &'static str,
+    /// For progress: what is being done, without names.
+    pub label: &'static str,
+}
+
+/// How a sandbox is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeleteSteps {
+    /// Done before the caller is answered: nobody can log in any more.
+    pub foreground: Vec<Step>,
+    /// Done afterwards, retried until they succeed.
+    pub background: Vec<Step>,
+}
+
+/// The server behind a profile, once it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The major version.
+    pub major: u16,
+    /// The full version, as the server says it.
+    pub version: String,
+    /// Whether the admin session is a superuser's.
+    pub superuser: bool,
+}
+
+/// Something that bears a profile's prefix on a server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// `database` or `role`.
+    pub kind: &'static str,
+    /// Its name.
+    pub name: String,
+}
+
+/// Where and as whom a sandbox is reached. The password is kept apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    /// Host name, address, or socket directory.
+    pub host: String,
+    /// TCP port, or the socket's number.
+    pub port: u16,
+    /// The sandbox's database.
+    pub database: String,
+    /// The role to log in as.
+    pub user: String,
+    /// Query parameters of a URL, `sslmode` for instance.
+    pub parameters: Vec<(String, String)>,
+}
+
+/// A kind of sandbox.
+#[async_trait]
+pub trait Engine: Send + Sync + 'static {
+    /// Returns the engine's name, `postgres` for instance; stored in metadata.
+    fn kind(&self) -> &'static str;
+
+    /// Returns whether this program manages the server itself.
+    fn managed(&self) -> bool;
+
+    /// Returns the major version, where it is known without starting or asking anything.
+    fn known_major(&self) -> Option<u16>;
+
+    /// Makes the server answer, starting it if it is managed, and says what it is.
+    async fn ready(&self) -> Result<ServerInfo, EngineError>;
+
+    /// Returns the steps that make a sandbox.
+    fn create_steps(&self, sandbox: &SandboxSpec) -> Vec<Step>;
+
+    /// Returns the steps that remove a sandbox in any state, half-made ones too.
+    fn delete_steps(&self, sandbox: &SandboxSpec) -> DeleteSteps;
+
+    /// Does one step. Succeeds if it was done before.
+    async fn run(&self, step: Step, sandbox: &SandboxSpec) -> Result<(), EngineError>;
+
+    /// Takes one create step back. Succeeds if there is nothing to take back.
+    async fn undo(&self, step: Step, sandbox: &SandboxSpec) -> Result<(), EngineError>;
+
+    /// Makes the sandbox's logins end at `expires_at`.
+    async fn set_expiry(&self, sandbox: &SandboxSpec, expires_at: Timestamp) -> Result<(), EngineError>;
+
+    /// Takes direct logins away, or gives them back: what happens to a sandbox over its byte quota.
+    async fn set_login(&self, sandbox: &SandboxSpec, allowed: bool) -> Result<(), EngineError>;
+
+    /// Returns the sandbox's size in bytes.
+    async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError>;
+
+    /// Returns everything on the server that bears `prefix`, tracked or not.
+    async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError>;
+
+    /// Checks a sandbox against what it promises: identity, rights, ownership, memberships, isolation.
+    async fn verify(&self, sandbox: &SandboxSpec) -> Result<Vec<Check>, EngineError>;
+
+    /// Returns extensions as (name, default version, whether any profile may have it).
+    async fn available_extensions(&self) -> Result<Vec<ExtensionInfo>, EngineError>;
+
+    /// Returns (name, version) of the extensions installed in a sandbox.
+    async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError>;
+
+    /// Returns how the sandbox is reached from this machine.
+    fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo;
+
+    /// Opens a session as one of the sandbox's own roles, for the caller's SQL.
+    async fn session(
+        &self,
+        sandbox: &SandboxSpec,
+        access: CredentialAccess,
+    ) -> Result<postgres::SandboxSession, EngineError>;
+
+    /// Checks the server for `doctor`: looks, and starts nothing.
+    async fn health(&self) -> Vec<Check>;
+}
+
+/// An extension that a server offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtensionInfo {
+    /// Its name.
+    pub name: String,
+    /// The version that `CREATE EXTENSION` installs.
+    pub default_version: String,
+    /// Whether a database owner may install it without being a superuser.
+    pub trusted: bool,
+    /// The server's one-line description.
+    pub comment: String,
+}
+
+/// What can go wrong in an engine.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    /// The server cannot be reached, or the connection was lost.
+    #[error("the server of profile `{profile}` cannot be reached")]
+    Unreachable {
+        /// The profile's name.
+        profile: String,
+        /// What the system or the driver said; holds no secret.
+        detail: String,
+    },
+    /// The server does not accept the credentials.
+    #[error("the server of profile `{profile}` does not accept the credentials of `{user}`")]
+    Auth {
+        /// The profile's name.
+        profile: String,
+        /// The role.
+        user: String,
+    },
+    /// Others use the thing.
+    #[error("{what} is in use by {sessions} other sessions")]
+    Busy {
+        /// What is in use.
+        what: String,
+        /// How many sessions use it.
+        sessions: u32,
+    },
+    /// The server refused a statement of ours.
+    #[error("the server refused to {action} (SQLSTATE {sqlstate})")]
+    Refused {
+        /// What was attempted, in words.
+        action: &'static str,
+        /// The five-character code.
+        sqlstate: String,
+        /// The server's message, from statements of ours that hold no secret.
+        detail: String,
+    },
+    /// The engine cannot do what is asked.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The failure is known to the contract.
+    #[error("{0}")]
+    Known(Box<Failure>),
+}
+
+/// A shared engine.
+pub type SharedEngine = Arc<dyn Engine>;

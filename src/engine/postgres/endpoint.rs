@@ -1,0 +1,30 @@
+//! Where a server is reached.
+
+use std::path::PathBuf;
+
+use crate::model::TlsMode;
+
+/// A server's address and how the connection is protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where.
+    pub host: Host,
+    /// TCP port, or the number in the socket's file name.
+    pub port: u16,
+    /// How the connection is protected. Sockets are never.
+    pub tls: TlsMode,
+    /// Certificates to trust instead of the built-in ones, as a PEM file.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// A host name or a socket directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// A name or address.
+    Tcp(String),
+    /// The directory of a Unix socket.
+    Unix(PathBuf),
+}
+
+/// Settings sent when a connection starts; they outrank database and role settings, and come back at RESET.
+pub type StartupOptions = Vec<(String, String)>;

@@ -1,0 +1,20 @@
+//! Disposable PostgreSQL sandboxes for coding agents, behind a policy gate.
+//!
+//! The folders in reading order; `docs/architecture.md` is the map and says who may name whom.
+
+pub mod model;
+
+pub mod policy;
+pub mod sql;
+
+pub mod admission;
+
+pub mod engine;
+pub mod store;
+
+pub mod audit;
+pub mod sandbox;
+pub mod secret;
+
+pub mod identity;
+pub mod telemetry;

@@ -1,0 +1,32 @@
+//! The words of the program: plain values that every other folder speaks in.
+//!
+//! Nothing here does input or output, reads a clock, or knows a wire format: what crosses a
+//! boundary has a type of its own at that boundary. Values are small, printable and comparable,
+//! except secrets, which cannot be printed at all.
+
+mod context;
+mod decision;
+mod error;
+mod ids;
+mod impact;
+pub mod limits;
+mod names;
+mod obligation;
+mod ports;
+mod principal;
+mod secret;
+mod statement;
+mod time;
+
+pub use context::*;
+pub use decision::*;
+pub use error::*;
+pub use ids::*;
+pub use impact::*;
+pub use names::*;
+pub use obligation::*;
+pub use ports::*;
+pub use principal::*;
+pub use secret::*;
+pub use statement::*;
+pub use time::*;

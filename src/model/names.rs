@@ -1,0 +1,120 @@
+//! How a sandbox's database and roles are named.
+//!
+//! A name is `<prefix>_<slug of the hint>_<ten digits of the id>`; the owner role adds `_role`, its
+//! read-only companion `_ro`. Every name fits Postgres' 63 bytes with the id whole, and consists of
+//! lower-case ASCII letters, digits and `_`, so it never needs quoting.
+
+use super::SandboxId;
+
+/// The longest identifier Postgres keeps, in bytes (`NAMEDATALEN - 1`).
+const IDENTIFIER_BYTES_MAX: usize = 63;
+/// The longest suffix a role's name adds to its database's: `_role`.
+const SUFFIX_BYTES_MAX: usize = 5;
+/// The longest prefix a profile may configure, in bytes; it leaves room for a slug.
+pub const PREFIX_BYTES_MAX: usize = 24;
+
+/// The names that one sandbox has on its server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxNames {
+    /// The database, and the sandbox's name to callers.
+    pub database: String,
+    /// The login role that owns the database.
+    pub owner_role: String,
+    /// The login role for read-only calls; owns nothing.
+    pub readonly_role: String,
+}
+
+impl SandboxNames {
+    /// Names a sandbox. `prefix` has passed [`prefix_fault`]; `hint` may be any text.
+    pub fn new(prefix: &str, hint: Option<&str>, id: SandboxId) -> Self {
+        let short = id.short();
+        let fixed = prefix.len() + 1 + short.len() + SUFFIX_BYTES_MAX;
+        let room = IDENTIFIER_BYTES_MAX.saturating_sub(fixed + 1);
+        let slug = slug(hint.unwrap_or_default(), room);
+        let database = if slug.is_empty() { format!("{prefix}_{short}") } else { format!("{prefix}_{slug}_{short}") };
+        Self { owner_role: format!("{database}_role"), readonly_role: format!("{database}_ro"), database }
+    }
+}
+
+/// Says what is wrong with a configured prefix, if anything.
+pub fn prefix_fault(prefix: &str) -> Option<String> {
+    let letters = prefix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let first = prefix.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
+    let reserved = prefix == "pg" || prefix.starts_with("pg_");
+    if prefix.len() <= PREFIX_BYTES_MAX && letters && first && !reserved && !prefix.ends_with('_') {
+        return None;
+    }
+    Some(format!(
+        "database prefix `{}` is not 1 to {PREFIX_BYTES_MAX} lower-case letters, digits or `_`, starting with a letter, \
+         not ending in `_`, and not `pg` or `pg_…`",
+        prefix.escape_default()
+    ))
+}
+
+/// Reduces `hint` to at most `bytes_max` bytes of lower-case ASCII letters, digits and single `_`.
+fn slug(hint: &str, bytes_max: usize) -> String {
+    let mut out = String::with_capacity(bytes_max);
+    for c in hint.chars() {
+        let c = c.to_ascii_lowercase();
+        if out.len() >= bytes_max {
+            break;
+        }
+        if c.is_ascii_alphanumeric() {
+            out.push(c);
+        } else if !out.is_empty() && !out.ends_with('_') {
+            out.push('_');
+        }
+    }
+    out.truncate(out.trim_end_matches('_').len());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(hint: &str, expected_slug: &str) {
+        let id = SandboxId::fresh();
+        let names = SandboxNames::new("pgsb", Some(hint), id);
+        let expected = if expected_slug.is_empty() {
+            format!("pgsb_{}", id.short())
+        } else {
+            format!("pgsb_{expected_slug}_{}", id.short())
+        };
+        assert_eq!(names.database, expected);
+        for name in [&names.database, &names.owner_role, &names.readonly_role] {
+            assert!(name.len() <= IDENTIFIER_BYTES_MAX, "{name}");
+            assert!(name.contains(&id.short()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_hint_becomes_a_slug() {
+        check("Add invoices — v2", "add_invoices_v2");
+    }
+
+    #[test]
+    fn a_hint_of_other_scripts_leaves_the_id() {
+        check(&"漢".repeat(200), "");
+    }
+
+    #[test]
+    fn a_long_hint_is_cut_and_the_id_stays_whole() {
+        check(&"a".repeat(500), &"a".repeat(42));
+    }
+
+    #[test]
+    fn hostile_hints_cannot_leave_the_alphabet() {
+        check("x\"; DROP DATABASE y; --\0\n", "x_drop_database_y");
+    }
+
+    #[test]
+    fn prefixes_are_checked() {
+        for good in ["pgsandbox", "a", "team_1"] {
+            assert_eq!(prefix_fault(good), None);
+        }
+        for bad in ["", "Team", "1a", "a-b", "pg_x", "pg", "ends_", "a b", &"a".repeat(25)] {
+            assert!(prefix_fault(bad).is_some(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Small traits for what would otherwise call upward. `app` wires them.
+
+use async_trait::async_trait;
+
+use super::{Balance, Decision, Failure, Obligations, Principal};
+
+/// Takes news of long work. Implementations must not block.
+pub trait Progress: Send + Sync {
+    /// Says that `done` of `total` parts are finished. `message` holds no secret and no SQL literal.
+    fn report(&self, done: u32, total: u32, message: &str);
+}
+
+/// Progress that nobody listens to.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn report(&self, _done: u32, _total: u32, _message: &str) {}
+}
+
+/// One check of the program's or a sandbox's health.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// A stable machine-readable name, `postgres.reachable` for instance.
+    pub name: String,
+    pub status: CheckStatus,
+    /// What was seen.
+    pub detail: String,
+    /// What to do about it.
+    pub remedy: Option<String>,
+}
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CheckStatus {
+    Ok,
+    /// Works, and somebody should look.
+    Warn,
+    Fail,
+    /// Could not be had here, or nothing to check.
+    Skipped,
+}
+
+impl CheckStatus {
+    /// Returns the word used in results.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// The health of a part that the lifecycle core does not know. Looks; starts nothing.
+#[async_trait]
+pub trait Health: Send + Sync {
+    /// Returns the part's checks.
+    async fn checks(&self) -> Vec<Check>;
+}
+
+/// Says what would be decided about a call, without running or charging it.
+#[async_trait]
+pub trait Preview: Send + Sync {
+    /// Decides `operation` with `arguments` (JSON text of an object) for `principal`.
+    ///
+    /// # Errors
+    /// Fails as the call itself would before a decision: unknown operation, bad arguments, no such sandbox.
+    async fn preview(&self, principal: &Principal, operation: &str, arguments: &str) -> Result<Previewed, Failure>;
+}
+
+/// A decision that was not carried out.
+#[derive(Clone, Debug)]
+pub struct Previewed {
+    pub decision: Decision,
+    /// Effective limits, the core's and the profile's among them.
+    pub obligations: Obligations,
+    /// What is left in the buckets that the call would draw on, before it.
+    pub balances: Vec<Balance>,
+    /// The failure the call would get from policies or admission, if any.
+    pub refusal: Option<Failure>,
+}

@@ -1,0 +1,41 @@
+//! Who asks.
+
+/// The authenticated caller. Nothing in it is chosen by the caller's arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// The authenticated identity: the local user's name, or a token's subject.
+    pub subject: String,
+    /// The owner whose quotas and policy settings apply.
+    pub owner: String,
+    /// Groups, sorted and without repetition.
+    pub groups: Vec<String>,
+    /// How the request arrived.
+    pub transport: Transport,
+    /// What the client program calls itself, or empty. Unverified: good for records, not for decisions.
+    pub client: String,
+}
+
+/// How a request arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// MCP over standard input and output.
+    Stdio,
+    /// MCP over HTTP.
+    Http,
+    /// The command line.
+    Cli,
+    /// The program's own upkeep: reaper, recovery, pool, key rotation.
+    Internal,
+}
+
+impl Transport {
+    /// Returns the word used in records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Http => "http",
+            Self::Cli => "cli",
+            Self::Internal => "internal",
+        }
+    }
+}

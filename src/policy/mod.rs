@@ -1,0 +1,3 @@
+//! Which policies apply, and what they decide together.
+
+pub mod wasm;

@@ -1,0 +1,1 @@
+//! Reads SQL: tokens, statements, classes, touched relations and functions. No database here.

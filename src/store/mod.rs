@@ -1,0 +1,1 @@
+//! Metadata: records, journal, migrations.
