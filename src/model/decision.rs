@@ -5,8 +5,11 @@ use super::{Code, Failure, Obligation, Obligations};
 /// One policy's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyDecision {
+    /// Yes, no, or no opinion.
     pub verdict: Verdict,
+    /// What must hold if the request goes on.
     pub obligations: Vec<Obligation>,
+    /// What it costs.
     pub charges: Vec<Charge>,
     /// For the caller to read; never a reason to refuse.
     pub warnings: Vec<String>,
@@ -19,6 +22,7 @@ pub enum Verdict {
     Pass,
     /// It has no opinion; its obligations and charges still hold.
     Abstain,
+    /// It refuses.
     Deny(Denial),
 }
 
@@ -42,38 +46,51 @@ pub struct Denial {
     pub message: String,
     /// For auditors.
     pub audit: String,
+    /// When the same request may succeed, in milliseconds.
     pub retry_after_ms: Option<u64>,
 }
 
 /// Tokens to take from one of the policy's own buckets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Charge {
+    /// The bucket's name.
     pub bucket: String,
+    /// Tokens to take.
     pub cost: u32,
 }
 
 /// A token bucket as a policy declares it: holds `burst` tokens, gains `per_interval` every `interval_ms`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
+    /// Its name, unique within the policy.
     pub name: String,
+    /// Tokens it holds when full.
     pub burst: u32,
+    /// Tokens gained in each interval.
     pub per_interval: u32,
+    /// The interval in milliseconds.
     pub interval_ms: u64,
 }
 
 /// A charge with everything needed to take it: the host's key is (policy, bucket, principal's owner, group owner).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyedCharge {
+    /// The policy whose bucket it is.
     pub policy: String,
+    /// The bucket as that policy declares it for this owner.
     pub bucket: Bucket,
+    /// Tokens to take.
     pub cost: u32,
 }
 
 /// What is left in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Balance {
+    /// The policy whose bucket it is.
     pub policy: String,
+    /// The bucket's name.
     pub bucket: String,
+    /// Tokens left.
     pub remaining: u32,
 }
 
@@ -99,8 +116,11 @@ impl Mode {
 /// What became of one policy in one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyReport {
+    /// The policy's name.
     pub policy: String,
+    /// Whether its word counts.
     pub mode: Mode,
+    /// What it said.
     pub said: Said,
     /// Time of the evaluation in microseconds; zero where none took place.
     pub elapsed_us: u64,
@@ -113,6 +133,7 @@ pub struct PolicyReport {
 pub enum Said {
     /// It does not declare an interest in the operation, and was not run.
     NotConcerned,
+    /// It answered.
     Decided(PolicyDecision),
     /// It failed to answer as it must.
     Failed(PolicyFault),
@@ -149,5 +170,6 @@ pub struct Decision {
     pub warnings: Vec<(String, String)>,
     /// Every loaded policy, sorted by name, shadow ones too.
     pub reports: Vec<PolicyReport>,
+    /// The set of policies that decided.
     pub generation: Generation,
 }

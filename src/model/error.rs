@@ -8,12 +8,15 @@ use std::fmt;
 /// A failure as a caller gets it. Holds no secret and no literal of the caller's SQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
+    /// The stable code.
     pub code: Code,
     /// What happened, to what: lower case, no full stop, names in backticks.
     pub message: String,
     /// What to do.
     pub hint: Option<String>,
+    /// Whether the same call may succeed later without a change.
     pub retryable: bool,
+    /// When to try again, in milliseconds.
     pub retry_after_ms: Option<u64>,
     /// What would have been accepted.
     pub allowed: Vec<String>,
@@ -28,6 +31,7 @@ pub struct Failure {
 /// Further facts, where they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FailureDetail {
+    /// Postgres' five-character code.
     pub sqlstate: Option<String>,
     /// From 1.
     pub statement_index: Option<u32>,
@@ -35,10 +39,15 @@ pub struct FailureDetail {
     pub position: Option<u32>,
     /// Whether earlier statements of the same call were committed.
     pub earlier_committed: Option<bool>,
+    /// The version that was asked for.
     pub requested_version: Option<String>,
+    /// The source's version.
     pub source_version: Option<String>,
+    /// The target's version.
     pub target_version: Option<String>,
+    /// The profile that the request was resolved to.
     pub resolved_profile: Option<String>,
+    /// Its Postgres version.
     pub resolved_postgres_version: Option<String>,
 }
 

@@ -28,15 +28,35 @@ pub enum Obligation {
     /// Let the sandbox live at most so many minutes.
     MaxTtlMinutes(u64),
     /// Allow at most so many live sandboxes, counting the one to be made.
-    MaxLiveSandboxes { scope: Scope, limit: u64 },
+    MaxLiveSandboxes {
+        /// Whose use is counted.
+        scope: Scope,
+        /// The most that is allowed.
+        limit: u64,
+    },
     /// Allow at most so many bytes in all live sandboxes together.
-    MaxDatabaseBytes { scope: Scope, limit: u64 },
+    MaxDatabaseBytes {
+        /// Whose use is counted.
+        scope: Scope,
+        /// The most that is allowed.
+        limit: u64,
+    },
     /// Show nothing of a column.
-    Mask { relation: String, column: String },
+    Mask {
+        /// The relation, as `schema.name`.
+        relation: String,
+        /// The column.
+        column: String,
+    },
     /// A sandbox to be made must carry this label.
     RequireLabel(String),
     /// A sandbox to be made gets this label.
-    AddLabel { key: String, value: String },
+    AddLabel {
+        /// The label's key.
+        key: String,
+        /// The label's value.
+        value: String,
+    },
     /// The caller's client must ask its person this question.
     Consent(String),
     /// Another principal of this group must approve.
@@ -46,17 +66,29 @@ pub enum Obligation {
 /// The kinds of obligation, as rows of the operation × obligation table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObligationKind {
+    /// See [`Obligation::ReadOnly`].
     ReadOnly,
+    /// See [`Obligation::MaxRows`].
     MaxRows,
+    /// See [`Obligation::MaxResultBytes`].
     MaxResultBytes,
+    /// See [`Obligation::StatementTimeoutMs`].
     StatementTimeoutMs,
+    /// See [`Obligation::MaxTtlMinutes`].
     MaxTtlMinutes,
+    /// See [`Obligation::MaxLiveSandboxes`].
     MaxLiveSandboxes,
+    /// See [`Obligation::MaxDatabaseBytes`].
     MaxDatabaseBytes,
+    /// See [`Obligation::Mask`].
     Mask,
+    /// See [`Obligation::RequireLabel`].
     RequireLabel,
+    /// See [`Obligation::AddLabel`].
     AddLabel,
+    /// See [`Obligation::Consent`].
     Consent,
+    /// See [`Obligation::Approval`].
     Approval,
 }
 
@@ -119,6 +151,7 @@ impl Obligation {
 /// A limit with the policy that set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
+    /// The limit, in the unit of its kind.
     pub value: u64,
     /// The policy, or `profile`, `request` or `core` where no policy lowered the value.
     pub set_by: String,
@@ -129,11 +162,17 @@ pub struct Limit {
 pub struct Obligations {
     /// The policies that demand read-only, sorted; empty if none does.
     pub read_only: BTreeSet<String>,
+    /// Rows per result set.
     pub max_rows: Option<Limit>,
+    /// Bytes of row data.
     pub max_result_bytes: Option<Limit>,
+    /// Milliseconds for each statement.
     pub statement_timeout_ms: Option<Limit>,
+    /// Minutes from creation.
     pub max_ttl_minutes: Option<Limit>,
+    /// Live sandboxes, by whose use is counted.
     pub max_live_sandboxes: BTreeMap<Scope, Limit>,
+    /// Bytes of all live sandboxes together, by whose use is counted.
     pub max_database_bytes: BTreeMap<Scope, Limit>,
     /// (relation, column) → the policies that demand it.
     pub masks: BTreeMap<(String, String), BTreeSet<String>>,

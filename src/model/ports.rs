@@ -22,6 +22,7 @@ impl Progress for Silent {
 pub struct Check {
     /// A stable machine-readable name, `postgres.reachable` for instance.
     pub name: String,
+    /// How it came out.
     pub status: CheckStatus,
     /// What was seen.
     pub detail: String,
@@ -32,9 +33,11 @@ pub struct Check {
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CheckStatus {
+    /// As it should be.
     Ok,
     /// Works, and somebody should look.
     Warn,
+    /// Broken.
     Fail,
     /// Could not be had here, or nothing to check.
     Skipped,
@@ -72,6 +75,7 @@ pub trait Preview: Send + Sync {
 /// A decision that was not carried out.
 #[derive(Clone, Debug)]
 pub struct Previewed {
+    /// What the policies say.
     pub decision: Decision,
     /// Effective limits, the core's and the profile's among them.
     pub obligations: Obligations,
