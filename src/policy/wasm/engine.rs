@@ -1,0 +1,206 @@
+//! The engine all policies share, its clock, and the queue in front of its pool.
+//!
+//! The pool has a fixed number of slots. A thread that needs one waits for it up to a deadline and is
+//! then told `busy`. The clock is a thread of its own that ends with the engine.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wasmtime::component::Linker;
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use crate::policy::{Loaded, Loader, MEMORY_BYTES_MAX, Spec};
+
+use super::cache::Cache;
+use super::guest::Guest;
+use super::limits::{CORE_INSTANCES_MAX, STACK_BYTES_MAX, TABLE_ELEMENTS_MAX, TICK_MS};
+use super::run::Bounds;
+
+/// Slots unless set otherwise: evaluations take microseconds, so more only helps where more cores are.
+pub const SLOTS_DEFAULT: u32 = 32;
+/// The wait for a slot unless set otherwise, in milliseconds.
+pub const SLOT_WAIT_MS_DEFAULT: u64 = 250;
+/// Memory of a slot that is kept and cleared rather than given back: most guests use less, and clearing is cheaper than
+/// faulting pages in again.
+const MEMORY_KEPT_BYTES: usize = 256 << 10;
+/// The same for tables.
+const TABLE_KEPT_BYTES: usize = 64 << 10;
+/// Unmapped bytes behind a memory: bounds are checked in code, so this only catches small offsets.
+const MEMORY_GUARD_BYTES: u64 = 64 << 10;
+
+/// How the host is set up.
+#[derive(Clone, Debug)]
+pub struct HostSettings {
+    /// How many evaluations may run at once.
+    pub slots: u32,
+    /// How long one waits for a slot, in milliseconds.
+    pub slot_wait_ms: u64,
+    /// Where compiled code is kept; `None` compiles at each load, which takes small guests some 10 ms.
+    pub cache_directory: Option<PathBuf>,
+}
+
+impl Default for HostSettings {
+    fn default() -> Self {
+        Self { slots: SLOTS_DEFAULT, slot_wait_ms: SLOT_WAIT_MS_DEFAULT, cache_directory: None }
+    }
+}
+
+/// Why the host cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The engine cannot be made on this machine.
+    #[error("the WebAssembly engine cannot be started: {0}")]
+    Engine(String),
+    /// The clock's thread cannot be started.
+    #[error("the clock of the policies cannot be started")]
+    Clock(#[source] std::io::Error),
+    /// The cache cannot be used.
+    #[error("the cache of compiled policies at `{path}` cannot be used: {detail}")]
+    Cache {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+/// Loads and runs policies. Cheap to clone.
+#[derive(Clone)]
+pub struct Host {
+    shared: Arc<Shared>,
+}
+
+/// What all policies of a host share.
+pub(super) struct Shared {
+    pub(super) engine: Engine,
+    pub(super) linker: Linker<Bounds>,
+    pub(super) slots: Slots,
+    pub(super) cache: Option<Cache>,
+}
+
+impl Host {
+    /// Starts a host.
+    ///
+    /// # Errors
+    /// Fails if the engine or its clock cannot be started, or if the cache's directory cannot be used safely.
+    pub fn new(settings: &HostSettings) -> Result<Self, HostError> {
+        let slots = settings.slots.max(1);
+        let engine = Engine::new(&config(slots)).map_err(|error| HostError::Engine(error.to_string()))?;
+        start_clock(&engine)?;
+        let cache = settings.cache_directory.as_ref().map(|path| Cache::open(path, &engine)).transpose()?;
+        let slots = Slots::new(slots, Duration::from_millis(settings.slot_wait_ms));
+        // Nothing is ever added to the linker: a policy that imports a function cannot be instantiated.
+        let linker = Linker::new(&engine);
+        Ok(Self { shared: Arc::new(Shared { engine, linker, slots, cache }) })
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").finish_non_exhaustive()
+    }
+}
+
+impl Loader for Host {
+    fn load(&self, spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+        Ok(Box::new(Guest::load(Arc::clone(&self.shared), spec)?))
+    }
+}
+
+/// Makes the engine's configuration. What measured best, and nothing that could tell one run from another.
+fn config(slots: u32) -> Config {
+    let parts = slots.saturating_mul(CORE_INSTANCES_MAX);
+    let mut pool = PoolingAllocationConfig::default();
+    pool.total_component_instances(slots)
+        .total_core_instances(parts)
+        .total_memories(parts)
+        .total_tables(parts)
+        .max_core_instances_per_component(CORE_INSTANCES_MAX)
+        .max_memories_per_component(CORE_INSTANCES_MAX)
+        .max_tables_per_component(CORE_INSTANCES_MAX)
+        .max_memory_size(MEMORY_BYTES_MAX)
+        .table_elements(TABLE_ELEMENTS_MAX)
+        .linear_memory_keep_resident(MEMORY_KEPT_BYTES)
+        .table_keep_resident(TABLE_KEPT_BYTES)
+        .pagemap_scan(Enabled::No);
+    let mut config = Config::new();
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        .memory_reservation(MEMORY_BYTES_MAX as u64)
+        .memory_reservation_for_growth(0)
+        .memory_may_move(false)
+        .memory_guard_size(MEMORY_GUARD_BYTES)
+        .consume_fuel(true)
+        .epoch_interruption(true)
+        .max_wasm_stack(STACK_BYTES_MAX)
+        .concurrency_support(false)
+        .cranelift_nan_canonicalization(true)
+        .wasm_memory64(false)
+        .wasm_multi_memory(false)
+        .wasm_relaxed_simd(false)
+        .wasm_backtrace_max_frames(None);
+    config
+}
+
+fn start_clock(engine: &Engine) -> Result<(), HostError> {
+    let weak = engine.weak();
+    let tick = move || {
+        while let Some(engine) = weak.upgrade() {
+            engine.increment_epoch();
+            drop(engine);
+            thread::sleep(Duration::from_millis(TICK_MS));
+        }
+    };
+    thread::Builder::new().name("policy-clock".to_owned()).spawn(tick).map(drop).map_err(HostError::Clock)
+}
+
+/// The queue for slots of the pool.
+pub(super) struct Slots {
+    free: Mutex<u32>,
+    freed: Condvar,
+    wait: Duration,
+}
+
+/// A slot, free again when dropped.
+pub(super) struct Slot<'a>(&'a Slots);
+
+impl Slots {
+    fn new(count: u32, wait: Duration) -> Self {
+        Self { free: Mutex::new(count), freed: Condvar::new(), wait }
+    }
+
+    /// Waits for a slot, no longer than the host's deadline.
+    pub(super) fn take(&self) -> Option<Slot<'_>> {
+        let deadline = Instant::now() + self.wait;
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        while *free == 0 {
+            let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
+            free = self.freed.wait_timeout(free, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *free -= 1;
+        Some(Slot(self))
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_does_not_come_up_in_time_is_given_up() {
+        let slots = Slots::new(1, Duration::from_millis(1));
+        let held = slots.take().unwrap();
+        assert!(slots.take().is_none());
+        drop(held);
+        assert!(slots.take().is_some());
+    }
+}

@@ -1,0 +1,249 @@
+//! A policy's component: checked, described, configured, evaluated.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use wasmtime::component::Component;
+
+use crate::model::{
+    Code, Context, Impact, Phase, PolicyDecision, PolicyFault, Principal, RequestId, Requested, Timestamp, Transport,
+};
+use crate::policy::{
+    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, Evaluator, Limits, Loaded,
+    MEMORY_BYTES_MAX, Request, Spec,
+};
+
+use super::engine::Shared;
+use super::limits::{Budget, CORE_INSTANCES_MAX, TABLE_ELEMENTS_MAX};
+use super::run::{Bounds, call_fault, instantiate, refill, store};
+use super::snapshot::{Attempt, attempt, configure_plain};
+use super::v0_1::{self, PACKAGE, PolicyPre, TYPES};
+
+/// The first bytes of a core module, which is no component.
+const CORE_MODULE: &[u8] = b"\0asm\x01\0\0\0";
+/// The size of a page of Wasm memory, in bytes.
+const PAGE_BYTES: u64 = 64 << 10;
+/// What a policy is tried on when it is loaded, unless it concerns itself with other operations.
+const SMOKE_OPERATION: &str = "doctor";
+
+/// A compiled policy that can be configured.
+pub(super) struct Guest {
+    shared: Arc<Shared>,
+    bytes: Vec<u8>,
+    pre: Arc<PolicyPre<Bounds>>,
+    description: Description,
+    limits: Limits,
+}
+
+impl Guest {
+    /// Checks, compiles and describes a policy.
+    pub(super) fn load(shared: Arc<Shared>, spec: &Spec) -> Result<Self, String> {
+        let bytes = spec.component.bytes();
+        if bytes.len() > COMPONENT_BYTES_MAX {
+            return Err(format!("the component has {} bytes, over the limit of {COMPONENT_BYTES_MAX}", bytes.len()));
+        }
+        if bytes.starts_with(CORE_MODULE) {
+            return Err(format!(
+                "it is a core module and no component; make a component of world `policy` of `{PACKAGE}` from it"
+            ));
+        }
+        let component =
+            shared.compile(bytes).map_err(|error| format!("it is no component that can be compiled: {error}"))?;
+        check_imports(&shared, &component)?;
+        check_resources(&component)?;
+        let pre = link(&shared, &component)?;
+        let description =
+            describe(&shared, &pre, Budget::load(spec.limits)).map_err(|PolicyFault { code, detail }| {
+                format!("it does not describe itself: {detail} (`{}`)", code.as_str())
+            })?;
+        Ok(Self { shared, bytes: bytes.to_vec(), pre: Arc::new(pre), description, limits: spec.limits })
+    }
+
+    /// Makes an evaluator of a snapshot, if there can be one that decides as the policy itself does.
+    fn snapshot(&self, bytes: &[u8], plain: &Instances) -> Option<Instances> {
+        let component = self.shared.compile(bytes).ok()?;
+        let pre = link(&self.shared, &component).ok()?;
+        let made = Instances { pre: Arc::new(pre), settings: None, ..plain.clone() };
+        // What ran when the policy was instantiated has run, and must not be missed.
+        let smoke = self.smoke_context();
+        let request = Request { context: &smoke, balances: &[], with_text: false };
+        (made.evaluate(&request).answer == plain.evaluate(&request).answer).then_some(made)
+    }
+
+    /// Makes a plain request of an operation that the policy wants to see.
+    fn smoke_context(&self) -> Context {
+        let named = ["create_database", "run_sql", "list_databases", "delete_database"];
+        let operation = named.into_iter().find(|name| self.description.concerns.iter().any(|concern| concern == name));
+        Context {
+            request_id: RequestId::fresh(),
+            phase: Phase::Before,
+            operation: operation.unwrap_or(SMOKE_OPERATION),
+            impact: Impact::Reads,
+            principal: Principal {
+                subject: "smoke".to_owned(),
+                owner: "smoke".to_owned(),
+                groups: Vec::new(),
+                transport: Transport::Internal,
+                client: String::new(),
+            },
+            group_owner: None,
+            now: Timestamp::from_unix_ms(1_800_000_000_000),
+            server: None,
+            sandbox: None,
+            principal_usage: None,
+            group_usage: None,
+            statements: Vec::new(),
+            statement_texts: Vec::new(),
+            clone_source: None,
+            requested: Requested::default(),
+            outcome: None,
+        }
+    }
+}
+
+impl Loaded for Guest {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn configure(&self, settings: &str) -> Result<Configured, ConfigureError> {
+        let budget = Budget::load(self.limits);
+        let plain = Instances {
+            shared: Arc::clone(&self.shared),
+            pre: Arc::clone(&self.pre),
+            settings: Some(settings.into()),
+            limits: self.limits,
+        };
+        let attempt = {
+            // Load waits for a slot like everybody else; what it runs is bounded, too.
+            let _slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
+            attempt(&self.shared, &self.bytes, settings, budget)
+        };
+        let (buckets, instances) = match attempt {
+            Attempt::Refused(error) => return Err(error),
+            Attempt::Made(bytes, buckets) => (buckets, self.snapshot(&bytes, &plain).unwrap_or(plain)),
+            Attempt::Unsuited => {
+                let _slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
+                (configure_plain(&self.shared, &self.pre, settings, budget)?, plain)
+            }
+        };
+        let smoke = self.smoke_context();
+        let tried = instances.evaluate(&Request { context: &smoke, balances: &[], with_text: false });
+        tried.answer.map_err(ConfigureError::Fault)?;
+        Ok(Configured { buckets, evaluator: Arc::new(instances) })
+    }
+}
+
+/// A configured policy: each evaluation is an instance of its own.
+#[derive(Clone)]
+struct Instances {
+    shared: Arc<Shared>,
+    pre: Arc<PolicyPre<Bounds>>,
+    /// What each instance is configured with first; `None` where it starts out configured.
+    settings: Option<Arc<str>>,
+    limits: Limits,
+}
+
+impl Instances {
+    /// Runs the policy, and returns the fuel it took beside its answer.
+    fn run(&self, request: &Request<'_>) -> (Result<PolicyDecision, PolicyFault>, u64) {
+        let Some(_slot) = self.shared.slots.take() else { return (Err(busy()), 0) };
+        let budget = Budget::evaluation(self.limits, v0_1::facts(request.context));
+        let mut store = match store(&self.shared, budget) {
+            Ok(store) => store,
+            Err(fault) => return (Err(fault), 0),
+        };
+        let answer = (|| {
+            let policy = match &self.settings {
+                None => instantiate(&self.pre, &mut store)?,
+                Some(settings) => {
+                    refill(&mut store, Budget::load(self.limits))?;
+                    let policy = instantiate(&self.pre, &mut store)?;
+                    let configured = policy.call_configure(&mut store, settings);
+                    // The settings were accepted at load, and the same settings always get the same answer.
+                    if configured.map_err(|error| call_fault(&error))?.is_err() {
+                        let detail = "it refuses settings that it accepted when it was loaded".to_owned();
+                        return Err(PolicyFault { code: Code::PolicyOutputInvalid, detail });
+                    }
+                    refill(&mut store, budget)?;
+                    policy
+                }
+            };
+            let answer = policy.call_evaluate(&mut store, &v0_1::request(request));
+            answer.map(v0_1::decision).map_err(|error| call_fault(&error))
+        })();
+        let fuel = budget.fuel.saturating_sub(store.get_fuel().unwrap_or(0));
+        (answer, fuel)
+    }
+}
+
+impl Evaluator for Instances {
+    fn evaluate(&self, request: &Request<'_>) -> Evaluation {
+        let began = Instant::now();
+        let (answer, fuel) = self.run(request);
+        let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Evaluation { answer, elapsed_us, fuel }
+    }
+}
+
+fn busy() -> PolicyFault {
+    PolicyFault { code: Code::Busy, detail: "no slot of the pool came free in time".to_owned() }
+}
+
+/// Refuses imports: a policy is a pure function.
+fn check_imports(shared: &Shared, component: &Component) -> Result<(), String> {
+    let ty = component.component_type();
+    let imports: Vec<&str> = ty.imports(&shared.engine).map(|(name, _)| name).filter(|name| *name != TYPES).collect();
+    if let Some(other) = imports.iter().find(|name| name.starts_with("pgsandbox:policy/")) {
+        return Err(format!("it was built for another version: it wants `{other}`, and `{PACKAGE}` is offered"));
+    }
+    if imports.is_empty() {
+        return Ok(());
+    }
+    let wanted: Vec<_> = imports.iter().take(4).map(|name| format!("`{name}`")).collect();
+    let wasi = if imports.iter().any(|name| name.starts_with("wasi:")) {
+        "; build it without WASI (for Rust: target `wasm32-unknown-unknown`, not `wasm32-wasip2`)"
+    } else {
+        ""
+    };
+    Err(format!(
+        "it imports {}, and a policy of `{PACKAGE}` may import nothing: all it may know is in its settings and in the \
+         request{wasi}",
+        wanted.join(", ")
+    ))
+}
+
+/// Refuses what no slot of the pool could hold.
+fn check_resources(component: &Component) -> Result<(), String> {
+    let Some(needs) = component.resources_required() else {
+        return Err("it imports core modules, and a policy may import nothing".to_owned());
+    };
+    let memory_bytes = needs.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE_BYTES);
+    let bounds = [
+        ("memories", u64::from(needs.num_memories), u64::from(CORE_INSTANCES_MAX)),
+        ("tables", u64::from(needs.num_tables), u64::from(CORE_INSTANCES_MAX)),
+        ("bytes of memory at its start", memory_bytes, MEMORY_BYTES_MAX as u64),
+        ("table elements", needs.max_initial_table_size.unwrap_or(0), TABLE_ELEMENTS_MAX as u64),
+    ];
+    match bounds.into_iter().find(|(_, wanted, max)| wanted > max) {
+        Some((what, wanted, max)) => Err(format!("it wants {wanted} {what}, over the limit of {max}")),
+        None => Ok(()),
+    }
+}
+
+/// Links a component to nothing, which also checks its exports against the world.
+fn link(shared: &Shared, component: &Component) -> Result<PolicyPre<Bounds>, String> {
+    shared.linker.instantiate_pre(component).and_then(PolicyPre::new).map_err(|error| {
+        format!(
+            "it does not export `describe`, `configure` and `evaluate` as world `policy` of `{PACKAGE}` has them: {}",
+            error.root_cause()
+        )
+    })
+}
+
+fn describe(shared: &Shared, pre: &PolicyPre<Bounds>, budget: Budget) -> Result<Description, PolicyFault> {
+    let _slot = shared.slots.take().ok_or_else(busy)?;
+    let mut store = store(shared, budget)?;
+    let policy = instantiate(pre, &mut store)?;
+    policy.call_describe(&mut store).map(v0_1::description).map_err(|error| call_fault(&error))
+}
