@@ -297,7 +297,7 @@ fn copy(words: &Words<'_>) -> Reading {
         return Reading::new(target_class, "COPY", detail).with(target_traits);
     }
     let Some(close) = words.closing(subject) else { return unparsed() };
-    let inner = inner(words, subject + 1..close);
+    let inner = preparable(words, subject + 1..close);
     let class = if !is_query(inner.class) {
         Class::Unparsed
     } else if inner.class == Class::Read || target_class == Class::CopyServer {
@@ -311,6 +311,17 @@ fn copy(words: &Words<'_>) -> Reading {
 /// Returns whether a class is one that a query or a data-changing statement can have.
 const fn is_query(class: Class) -> bool {
     matches!(class, Class::Read | Class::ReadLock | Class::Write | Class::Ddl)
+}
+
+/// Words with which a query or a data-changing statement begins, beside a parenthesis.
+const PREPARABLE: &[&str] = &["SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE"];
+
+/// Reads a query or a data-changing statement inside another statement: nothing else is nested without end.
+fn preparable(words: &Words<'_>, range: Range<usize>) -> Reading {
+    match words.has(range.start, TokenKind::OpenParen) || words.is_any(range.start, PREPARABLE) {
+        true => inner(words, range),
+        false => unparsed(),
+    }
 }
 
 /// Reads a statement inside another; its token numbers are those of the whole.
@@ -344,13 +355,8 @@ fn explain(words: &Words<'_>) -> Reading {
         }
     }
     let explainable = words.has(start, TokenKind::OpenParen)
-        || words.is_any(
-            start,
-            &[
-                "SELECT", "VALUES", "TABLE", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE", "DECLARE", "CREATE",
-                "REFRESH", "EXECUTE",
-            ],
-        );
+        || words.is_any(start, PREPARABLE)
+        || words.is_any(start, &["DECLARE", "CREATE", "REFRESH", "EXECUTE"]);
     if !explainable {
         return unparsed();
     }
@@ -410,14 +416,14 @@ fn prepare(words: &Words<'_>) -> Reading {
         return Reading::new(Class::Transaction, "PREPARE TRANSACTION", Detail::Nothing);
     }
     let Some(as_keyword) = words.find_outside(2, &["AS"]) else { return unparsed() };
-    let inner = inner(words, as_keyword + 1..words.len());
+    let inner = preparable(words, as_keyword + 1..words.len());
     let class = if inner.class == Class::Read { Class::Prepared } else { inner.class };
     Reading { class, tag: "PREPARE".to_owned(), ..inner }
 }
 
 fn declare(words: &Words<'_>) -> Reading {
     let Some(for_keyword) = words.find_outside(2, &["FOR"]) else { return unparsed() };
-    let inner = inner(words, for_keyword + 1..words.len());
+    let inner = preparable(words, for_keyword + 1..words.len());
     let class = match is_query(inner.class) {
         true if inner.class == Class::Read => Class::Cursor,
         true => inner.class,
