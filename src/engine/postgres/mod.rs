@@ -1,7 +1,10 @@
 //! The Postgres engine: managed cluster, admin and sandbox sessions, plan steps, isolation.
 
 mod endpoint;
+#[allow(dead_code, reason = "the sessions that use it come next")]
+pub(crate) mod net;
 mod wire;
 
 pub use endpoint::{Endpoint, Host, StartupOptions};
+pub use net::NetError;
 pub use wire::SandboxSession;
