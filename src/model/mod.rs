@@ -17,6 +17,7 @@ mod principal;
 mod secret;
 mod statement;
 mod time;
+mod trace;
 
 pub use context::*;
 pub use decision::*;
@@ -30,3 +31,4 @@ pub use principal::*;
 pub use secret::*;
 pub use statement::*;
 pub use time::*;
+pub use trace::*;

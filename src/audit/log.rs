@@ -1,0 +1,372 @@
+//! The log as the rest of the program sees it: open, close, and what happens when either fails.
+//!
+//! Every opened entry is closed: by [`Audit::close`], or as abandoned when its [`Ticket`] is dropped, or by
+//! the next process' recovery. Lines are written under one mutex, where the caller stands: a line is one
+//! `write` of a few hundred bytes into the page cache, some microseconds, which is less than handing it to
+//! another thread and waiting for the answer; and the answer must be waited for. Only with `sync = always`
+//! does the caller wait for the disk, which is what that setting asks for.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::file::private_dir;
+use super::manifest::{self, Entry};
+use super::record::{CloseEntry, Ending, OpenEntry, json};
+use super::recover::{self, Recovery};
+use super::segment::Segment;
+use super::{AuditError, AuditSettings, Sync};
+use crate::model::{Context, Decision, Failure, Obligations, Principal, RequestId, SandboxId, Timestamp, TraceIds};
+
+/// A checkpoint is due after so many lines …
+const CHECKPOINT_LINES: u64 = 1000;
+/// … or when so much time has passed and there are new lines: what can be cut off a segment unseen.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
+/// How much a full segment may grow before changing it is tried again.
+const ROTATE_RETRY_BYTES: u64 = 1 << 20;
+
+/// The log of this process. One per process and directory.
+#[derive(Debug)]
+pub struct Audit {
+    settings: AuditSettings,
+    state: Mutex<State>,
+    /// Ends the syncing thread when dropped.
+    _syncer: Option<mpsc::Sender<()>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` until the first line, and after a segment was given up.
+    segment: Option<Segment>,
+    /// The last segment's name.
+    previous: Option<String>,
+    open: BTreeSet<RequestId>,
+    /// Closing lines that could not be written. As many at most as requests were open when writing failed,
+    /// since none is opened before these are written.
+    pending: VecDeque<String>,
+    /// Lines were written since the last sync.
+    unsynced: bool,
+    /// The disk did not take what was written: what follows goes to another segment.
+    give_up: bool,
+    /// The size at which the segment is to be changed.
+    rotate_at: u64,
+    checkpointed_lines: u64,
+    checkpointed_at: Instant,
+}
+
+/// What is known before the work.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening<'a> {
+    /// The request.
+    pub id: RequestId,
+    /// Who asks.
+    pub principal: &'a Principal,
+    /// What is asked for, as the caller named it.
+    pub operation: &'a str,
+    /// When.
+    pub now: Timestamp,
+    /// Where the request stands in a trace, if in any.
+    pub trace: Option<TraceIds>,
+}
+
+/// What is known after the work.
+#[derive(Clone, Copy, Debug)]
+pub struct Closing<'a> {
+    /// When.
+    pub now: Timestamp,
+    /// Since the opening.
+    pub elapsed: Duration,
+    /// `None` where the request was refused before its facts were gathered.
+    pub context: Option<&'a Context>,
+    /// `None` where nothing was decided.
+    pub decision: Option<&'a Decision>,
+    /// What was made true, limits of profile and core among it.
+    pub enforced: Option<&'a Obligations>,
+    /// The sandbox it was about, one that was made included.
+    pub target: Option<SandboxId>,
+    /// What became of it.
+    pub outcome: Outcome<'a>,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome<'a> {
+    /// It was done.
+    Ok,
+    /// It was refused or failed.
+    Failed(&'a Failure),
+}
+
+/// An open entry. Dropping it closes the entry as abandoned.
+#[derive(Debug)]
+#[must_use = "dropping the ticket closes its entry as abandoned"]
+pub struct Ticket {
+    audit: Arc<Audit>,
+    id: RequestId,
+    opened: Instant,
+    open: bool,
+}
+
+impl Ticket {
+    /// Returns the request that is open.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        let ending = Ending::Abandoned("dropped before its end");
+        let entry = json(&CloseEntry::new(self.id, Timestamp::now(), self.opened.elapsed(), ending));
+        if let Err(fault) = self.audit.write_close(self.id, entry) {
+            tracing::error!(request = %self.id, %fault, "the closing line of an abandoned request waits to be written");
+        }
+    }
+}
+
+impl Audit {
+    /// Makes the log's directory if it is missing, and checks that it can be written.
+    ///
+    /// The first segment is begun by the first line, so that a process that is asked nothing leaves nothing.
+    ///
+    /// # Errors
+    /// Fails if the directory cannot be made or written, or lets others in.
+    pub fn open_log(settings: AuditSettings) -> Result<Arc<Self>, AuditError> {
+        let checked = private_dir(&settings.dir).and_then(|()| manifest::probe(&settings.dir));
+        checked.map_err(|source| AuditError::Unavailable { dir: settings.dir.clone(), source })?;
+        Ok(Self::deferred(settings))
+    }
+
+    /// Returns the log without looking at its directory: for a program that must answer, and refuse, whatever
+    /// state its disk is in. Each opening tries anew.
+    pub fn deferred(settings: AuditSettings) -> Arc<Self> {
+        let state = State {
+            segment: None,
+            previous: None,
+            open: BTreeSet::new(),
+            pending: VecDeque::new(),
+            unsynced: false,
+            give_up: false,
+            rotate_at: settings.rotate_bytes,
+            checkpointed_lines: 0,
+            checkpointed_at: Instant::now(),
+        };
+        Arc::new_cyclic(|this| {
+            let syncer = match settings.sync {
+                Sync::Always => None,
+                Sync::Every(interval) => start_syncer(this.clone(), interval),
+            };
+            Self { settings, state: Mutex::new(state), _syncer: syncer }
+        })
+    }
+
+    /// Writes the line before the work.
+    ///
+    /// # Errors
+    /// Fails if the line, or a closing line that still waits, cannot be written: the request must be refused.
+    pub fn open(self: &Arc<Self>, opening: Opening<'_>) -> Result<Ticket, AuditError> {
+        let Opening { id, principal, operation, now, trace } = opening;
+        let entry = json(&OpenEntry::new(id, now, trace, principal, operation));
+        let mut state = self.state();
+        let written = state.drain_pending(&self.settings).and_then(|()| state.write(&self.settings, &entry));
+        written.map_err(|source| self.unavailable(source))?;
+        state.open.insert(id);
+        if let Err(source) = state.sync_if_always(&self.settings) {
+            // The line may or may not be on the disk. It says that a request was begun; one says that it was not.
+            let ending = Ending::Abandoned("refused, as the disk did not take the opening line");
+            state.open.remove(&id);
+            state.pending.push_back(json(&CloseEntry::new(id, now, Duration::ZERO, ending)));
+            return Err(self.unavailable(source));
+        }
+        Ok(Ticket { audit: Arc::clone(self), id, opened: Instant::now(), open: true })
+    }
+
+    /// Writes the line after the work, whatever its outcome.
+    ///
+    /// # Errors
+    /// Fails if the line cannot be written. The deed stands, the caller must be told, and the line is written
+    /// before any other request is accepted.
+    pub fn close(&self, mut ticket: Ticket, closing: Closing<'_>) -> Result<(), AuditError> {
+        let ending = match closing.outcome {
+            Outcome::Ok => Ending::Ok,
+            Outcome::Failed(failure) => Ending::Failed(failure),
+        };
+        let target = closing.target.or_else(|| closing.context?.sandbox.as_ref().map(|sandbox| sandbox.id));
+        let entry = CloseEntry::new(ticket.id, closing.now, closing.elapsed, ending)
+            .target(target)
+            .decision(closing.decision)
+            .enforced(closing.enforced)
+            .request(closing.context);
+        ticket.open = false;
+        self.write_close(ticket.id, json(&entry))
+    }
+
+    /// Closes what processes that are gone left open, and seals their segments.
+    ///
+    /// # Errors
+    /// Fails if the manifest cannot be read or written. Segments that cannot be recovered are in the result.
+    pub fn recover(&self) -> Result<Recovery, AuditError> {
+        recover::recover(&self.settings.dir).map_err(|source| self.unavailable(source))
+    }
+
+    /// Writes what waits and forces it to disk.
+    ///
+    /// # Errors
+    /// Fails if lines cannot be written.
+    pub fn flush(&self) -> Result<(), AuditError> {
+        let mut state = self.state();
+        let flushed = state.drain_pending(&self.settings).and_then(|()| state.sync());
+        flushed.map_err(|source| self.unavailable(source))
+    }
+
+    fn write_close(&self, id: RequestId, entry: String) -> Result<(), AuditError> {
+        let mut state = self.state();
+        state.open.remove(&id);
+        state.pending.push_back(entry);
+        let written = state.drain_pending(&self.settings).and_then(|()| state.sync_if_always(&self.settings));
+        written.map_err(|source| AuditError::Unclosed { dir: self.settings.dir.clone(), source })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while it was held cannot have left half a line: see `ChainedFile::append`.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unavailable(&self, source: io::Error) -> AuditError {
+        AuditError::Unavailable { dir: self.settings.dir.clone(), source }
+    }
+
+    /// Forces to disk what was written since the last time, without keeping writers waiting.
+    fn sync_group(&self) {
+        let (handle, checkpoint) = {
+            let mut state = self.state();
+            let unsynced = std::mem::take(&mut state.unsynced);
+            let handle = state.segment.as_ref().filter(|_| unsynced).map(|segment| segment.file.handle());
+            (handle, state.checkpoint_due())
+        };
+        let synced = match handle {
+            Some(handle) => handle.and_then(|file| file.sync_data()),
+            None => Ok(()),
+        };
+        if let Err(fault) = synced {
+            tracing::error!(%fault, dir = %self.settings.dir.display(), "the disk did not take the audit log's lines");
+            self.state().give_up = true;
+            return;
+        }
+        let Some(checkpoint) = checkpoint else { return };
+        if let Err(fault) = manifest::add(&self.settings.dir, &Entry::Checkpoint(checkpoint), || Ok(())) {
+            tracing::warn!(%fault, "the audit log's checkpoint was not written");
+        }
+    }
+}
+
+impl Drop for Audit {
+    /// Seals the segment. What cannot be written now is what recovery finds.
+    fn drop(&mut self) {
+        let settings = self.settings.clone();
+        let mut state = self.state();
+        if let Err(fault) = state.drain_pending(&settings) {
+            tracing::error!(%fault, lost_lines = state.pending.len(), "closing lines of the audit log were lost");
+            return;
+        }
+        if let Some(Err(fault)) = state.segment.take().map(|segment| segment.seal()) {
+            tracing::warn!(%fault, "the audit log's segment was not sealed; the next start does it");
+        }
+    }
+}
+
+impl State {
+    /// Writes one line, beginning or changing the segment where needed.
+    fn write(&mut self, settings: &AuditSettings, entry: &str) -> io::Result<()> {
+        let full = self.segment.as_ref().is_some_and(|segment| segment.file.bytes() >= self.rotate_at);
+        if self.segment.is_none() || self.give_up {
+            self.change_segment(settings)?;
+        } else if full && let Err(fault) = self.change_segment(settings) {
+            // The one there is still takes lines, which matters more than its size.
+            tracing::warn!(%fault, "the audit log's segment is full and no other can be begun");
+            self.rotate_at = self.rotate_at.saturating_add(ROTATE_RETRY_BYTES);
+        }
+        let Some(segment) = &mut self.segment else { return Err(io::ErrorKind::NotFound.into()) };
+        segment.file.append(entry)?;
+        self.unsynced = true;
+        Ok(())
+    }
+
+    /// Begins a segment, then seals the one before: what was open there is carried over.
+    fn change_segment(&mut self, settings: &AuditSettings) -> io::Result<()> {
+        private_dir(&settings.dir)?;
+        let next = Segment::begin(&settings.dir, self.previous.as_deref(), &self.open)?;
+        self.previous = Some(next.file.name());
+        self.rotate_at = settings.rotate_bytes;
+        self.give_up = false;
+        self.checkpointed_lines = 0;
+        self.checkpointed_at = Instant::now();
+        if let Some(Err(fault)) = self.segment.replace(next).map(|segment| segment.seal()) {
+            tracing::warn!(%fault, "a segment of the audit log was not sealed; the next start does it");
+        }
+        Ok(())
+    }
+
+    fn drain_pending(&mut self, settings: &AuditSettings) -> io::Result<()> {
+        while let Some(entry) = self.pending.pop_front() {
+            if let Err(fault) = self.write(settings, &entry) {
+                self.pending.push_front(entry);
+                return Err(fault);
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_if_always(&mut self, settings: &AuditSettings) -> io::Result<()> {
+        match settings.sync {
+            Sync::Always => self.sync(),
+            Sync::Every(_) => Ok(()),
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let Some(segment) = self.segment.as_ref().filter(|_| self.unsynced) else { return Ok(()) };
+        let synced = segment.file.sync();
+        self.give_up |= synced.is_err();
+        self.unsynced = false;
+        synced
+    }
+
+    /// Returns the length to note in the manifest, if it is time to.
+    fn checkpoint_due(&mut self) -> Option<manifest::Length> {
+        let segment = self.segment.as_ref()?;
+        let lines = segment.file.link().lines;
+        let news = lines - self.checkpointed_lines;
+        let due = news >= CHECKPOINT_LINES || (news > 0 && self.checkpointed_at.elapsed() >= CHECKPOINT_EVERY);
+        if !due {
+            return None;
+        }
+        self.checkpointed_lines = lines;
+        self.checkpointed_at = Instant::now();
+        Some(segment.length())
+    }
+}
+
+/// Starts the thread that syncs. It ends when the log is dropped.
+fn start_syncer(audit: Weak<Audit>, interval: Duration) -> Option<mpsc::Sender<()>> {
+    let (alive, ended) = mpsc::channel::<()>();
+    let run = move || {
+        while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+            let Some(audit) = audit.upgrade() else { return };
+            audit.sync_group();
+        }
+    };
+    match thread::Builder::new().name("audit-sync".into()).spawn(run) {
+        Ok(_) => Some(alive),
+        Err(fault) => {
+            tracing::error!(%fault, "no thread for the audit log; its lines reach the disk when the system likes");
+            None
+        }
+    }
+}

@@ -1,0 +1,609 @@
+//! What a line says: the request as it was decided, the decision, and the outcome, as JSON.
+//!
+//! The order of keys is fixed, so equal requests give equal records. Statement texts, literals and the
+//! arguments of repository commands are never in a record, and secrets cannot be: [`crate::model::Secret`]
+//! has no way into it. Whatever is over a bound is cut, and a record that was cut, or that leaves out
+//! something policies saw, says `replayable: false`. Request and trace ids stand beside the record, not in it.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::model::{
+    Context, CredentialAccess, Decision, Failure, Limit, ObligationKind as Kind, Obligations, PolicyReport, Principal,
+    RequestId, Said, SandboxId, Scope, StatementFacts, Timestamp, TlsMode, TraceIds, Usage, Verdict,
+};
+
+/// The longest text of a record, in bytes: names are 63, policies' and callers' reasons a few sentences.
+pub(super) const TEXT_BYTES_MAX: usize = 512;
+/// The most statements of one record; a migration file has tens.
+pub(super) const STATEMENTS_MAX: usize = 200;
+/// The most names in one list of a record.
+pub(super) const NAMES_MAX: usize = 100;
+
+/// The entry that stands before the work.
+#[derive(Serialize)]
+pub(super) struct OpenEntry<'a> {
+    kind: &'static str,
+    id: String,
+    at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span: Option<String>,
+    build: &'static str,
+    principal: PrincipalRecord<'a>,
+    operation: Cow<'a, str>,
+}
+
+impl<'a> OpenEntry<'a> {
+    pub(super) fn new(
+        id: RequestId,
+        at: Timestamp,
+        trace: Option<TraceIds>,
+        principal: &'a Principal,
+        operation: &'a str,
+    ) -> Self {
+        let mut bounds = Bounds::default();
+        Self {
+            kind: "open",
+            id: id.to_string(),
+            at: at.to_string(),
+            trace: trace.map(TraceIds::trace_hex),
+            span: trace.map(TraceIds::span_hex),
+            build: super::BUILD,
+            principal: PrincipalRecord::new(principal, &mut bounds),
+            operation: operation_name(operation),
+        }
+    }
+}
+
+/// The entry that stands after the work.
+#[derive(Serialize)]
+pub(super) struct CloseEntry<'a> {
+    kind: &'static str,
+    id: String,
+    at: String,
+    elapsed_us: u64,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    /// The refusing policy and its own code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied_by: Option<DeniedBy<'a>>,
+    /// The failure's text for auditors.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision: Option<DecisionRecord<'a>>,
+    /// What was made true, limits of profile and core among it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enforced: Option<Vec<ObligationRecord<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request: Option<RequestRecord<'a>>,
+}
+
+#[derive(Serialize)]
+struct DeniedBy<'a> {
+    policy: Cow<'a, str>,
+    code: Cow<'a, str>,
+}
+
+/// What became of the work.
+pub(super) enum Ending<'a> {
+    Ok,
+    Failed(&'a Failure),
+    /// Nobody saw the end; the word says why.
+    Abandoned(&'static str),
+}
+
+impl<'a> CloseEntry<'a> {
+    pub(super) fn new(id: RequestId, at: Timestamp, elapsed: Duration, ending: Ending<'a>) -> Self {
+        let mut bounds = Bounds::default();
+        let (outcome, failure, why) = match ending {
+            Ending::Ok => ("ok", None, None),
+            Ending::Failed(failure) => ("failed", Some(failure), None),
+            Ending::Abandoned(why) => ("abandoned", None, Some(why)),
+        };
+        Self {
+            kind: "close",
+            id: id.to_string(),
+            at: at.to_string(),
+            elapsed_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            outcome,
+            code: failure.map(|f| f.code.as_str()),
+            denied_by: failure
+                .and_then(|f| f.policy.as_ref())
+                .map(|(policy, code)| DeniedBy { policy: bounds.text(policy), code: bounds.text(code) }),
+            cause: match (failure, why) {
+                (Some(failure), _) => failure.audit.as_deref().map(|text| bounds.text(text)),
+                (None, why) => why.map(Cow::Borrowed),
+            },
+            target: None,
+            decision: None,
+            enforced: None,
+            request: None,
+        }
+    }
+
+    pub(super) fn target(mut self, target: Option<SandboxId>) -> Self {
+        self.target = target.map(|id| id.to_string());
+        self
+    }
+
+    pub(super) fn decision(mut self, decision: Option<&'a Decision>) -> Self {
+        self.decision = decision.map(DecisionRecord::new);
+        self
+    }
+
+    pub(super) fn enforced(mut self, enforced: Option<&'a Obligations>) -> Self {
+        self.enforced = enforced.map(obligations);
+        self
+    }
+
+    pub(super) fn request(mut self, context: Option<&'a Context>) -> Self {
+        self.request = context.map(RequestRecord::new);
+        self
+    }
+}
+
+/// Returns the canonical record of a request: equal for requests that policies cannot tell apart.
+pub fn canonical(context: &Context) -> String {
+    json(&RequestRecord::new(context))
+}
+
+/// Renders an entry. Its types hold nothing that JSON cannot: text, numbers and lists under fixed keys.
+pub(super) fn json(entry: &impl Serialize) -> String {
+    serde_json::to_string(entry).unwrap_or_else(|fault| {
+        debug_assert!(false, "{fault}");
+        String::from("{\"kind\":\"unprintable\"}")
+    })
+}
+
+/// Returns an operation's name if it is shaped like one. A caller may name anything, a password included.
+fn operation_name(name: &str) -> Cow<'_, str> {
+    let shaped = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-:/.".contains(&b));
+    if shaped && !name.is_empty() && name.len() <= 64 { Cow::Borrowed(name) } else { Cow::Borrowed("(malformed)") }
+}
+
+/// Keeps records small, and remembers whether anything was left out.
+#[derive(Default)]
+struct Bounds {
+    cut: bool,
+}
+
+impl Bounds {
+    fn text<'a>(&mut self, text: &'a str) -> Cow<'a, str> {
+        if text.len() <= TEXT_BYTES_MAX {
+            return Cow::Borrowed(text);
+        }
+        self.cut = true;
+        let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+        Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default()))
+    }
+
+    fn some<'a>(&mut self, text: Option<&'a String>) -> Option<Cow<'a, str>> {
+        text.map(|text| self.text(text))
+    }
+
+    fn list<'a, T, R>(&mut self, items: &'a [T], max: usize, mut record: impl FnMut(&mut Self, &'a T) -> R) -> Vec<R> {
+        self.cut |= items.len() > max;
+        items.iter().take(max).map(|item| record(self, item)).collect()
+    }
+
+    fn names<'a>(&mut self, names: &'a [String]) -> Vec<Cow<'a, str>> {
+        self.list(names, NAMES_MAX, |bounds, name| bounds.text(name))
+    }
+
+    fn pairs<'a>(&mut self, pairs: &'a [(String, String)]) -> Vec<[Cow<'a, str>; 2]> {
+        self.list(pairs, NAMES_MAX, |bounds, (key, value)| [bounds.text(key), bounds.text(value)])
+    }
+}
+
+#[derive(Serialize)]
+struct PrincipalRecord<'a> {
+    subject: Cow<'a, str>,
+    owner: Cow<'a, str>,
+    groups: Vec<Cow<'a, str>>,
+    transport: &'static str,
+    client: Cow<'a, str>,
+}
+
+impl<'a> PrincipalRecord<'a> {
+    fn new(principal: &'a Principal, bounds: &mut Bounds) -> Self {
+        Self {
+            subject: bounds.text(&principal.subject),
+            owner: bounds.text(&principal.owner),
+            groups: bounds.names(&principal.groups),
+            transport: principal.transport.as_str(),
+            client: bounds.text(&principal.client),
+        }
+    }
+}
+
+/// The canonical record. Empty parts are left out, so that an old record still reads when a part is added.
+#[derive(Serialize)]
+struct RequestRecord<'a> {
+    format: u32,
+    phase: &'static str,
+    operation: &'static str,
+    impact: &'static str,
+    principal: PrincipalRecord<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_owner: Option<Cow<'a, str>>,
+    now_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<ServerRecord<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandbox: Option<SandboxRecord<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    principal_usage: Option<UsageRecord>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group_usage: Option<UsageRecord>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    statements: Vec<StatementRecord<'a>>,
+    /// How many statements there were, where not all are listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    statement_count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clone_source: Option<SourceRecord<'a>>,
+    requested: RequestedRecord<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<ResultRecord<'a>>,
+    replayable: bool,
+}
+
+#[derive(Serialize)]
+struct ServerRecord<'a> {
+    profile: Cow<'a, str>,
+    engine: Cow<'a, str>,
+    major: Option<u16>,
+    managed: bool,
+}
+
+#[derive(Serialize)]
+struct SandboxRecord<'a> {
+    id: String,
+    name: Cow<'a, str>,
+    owner: Cow<'a, str>,
+    group_owner: Option<Cow<'a, str>>,
+    labels: Vec<[Cow<'a, str>; 2]>,
+    origin: &'static str,
+    created_ms: u64,
+    expires_ms: u64,
+    bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct UsageRecord {
+    live: u32,
+    bytes: u64,
+}
+
+impl From<Usage> for UsageRecord {
+    fn from(usage: Usage) -> Self {
+        Self { live: usage.live, bytes: usage.bytes }
+    }
+}
+
+#[derive(Serialize)]
+struct StatementRecord<'a> {
+    class: &'static str,
+    tag: Cow<'a, str>,
+    fingerprint: String,
+    read_only_safe: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    traits: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    relations: Vec<(&'static str, Cow<'a, str>)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    functions: Vec<Cow<'a, str>>,
+}
+
+impl<'a> StatementRecord<'a> {
+    fn new(bounds: &mut Bounds, facts: &'a StatementFacts) -> Self {
+        Self {
+            class: facts.class.as_str(),
+            tag: bounds.text(&facts.tag),
+            fingerprint: facts.fingerprint.to_string(),
+            read_only_safe: facts.read_only_safe,
+            traits: facts.traits.words().collect(),
+            relations: bounds.list(&facts.relations, NAMES_MAX, |bounds, relation| {
+                (relation.access.as_str(), bounds.text(&relation.name))
+            }),
+            functions: bounds.names(&facts.functions),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct SourceRecord<'a> {
+    name: Option<Cow<'a, str>>,
+    host: Cow<'a, str>,
+    port: u16,
+    database: Cow<'a, str>,
+    user: Cow<'a, str>,
+    tls: &'static str,
+    production: bool,
+    schema_only: bool,
+    reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Serialize)]
+struct RequestedRecord<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl_minutes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
+    read_only: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    credentials: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    labels: Vec<[Cow<'a, str>; 2]>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    extensions: Vec<Cow<'a, str>>,
+    /// The program of a repository command, and how many arguments it was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<(Cow<'a, str>, usize)>,
+}
+
+#[derive(Serialize)]
+struct ResultRecord<'a> {
+    rows: u64,
+    bytes: u64,
+    elapsed_ms: u64,
+    columns: Vec<Cow<'a, str>>,
+}
+
+impl<'a> RequestRecord<'a> {
+    fn new(context: &'a Context) -> Self {
+        let mut bounds = Bounds::default();
+        let b = &mut bounds;
+        let requested = &context.requested;
+        let mut record = Self {
+            format: 1,
+            phase: context.phase.as_str(),
+            operation: context.operation,
+            impact: context.impact.as_str(),
+            principal: PrincipalRecord::new(&context.principal, b),
+            group_owner: b.some(context.group_owner.as_ref()),
+            now_ms: context.now.unix_ms(),
+            server: context.server.as_ref().map(|server| ServerRecord {
+                profile: b.text(&server.profile),
+                engine: b.text(&server.engine),
+                major: server.major,
+                managed: server.managed,
+            }),
+            sandbox: context.sandbox.as_ref().map(|sandbox| SandboxRecord {
+                id: sandbox.id.to_string(),
+                name: b.text(&sandbox.name),
+                owner: b.text(&sandbox.owner),
+                group_owner: b.some(sandbox.group_owner.as_ref()),
+                labels: b.pairs(&sandbox.labels),
+                origin: sandbox.origin.as_str(),
+                created_ms: sandbox.created_at.unix_ms(),
+                expires_ms: sandbox.expires_at.unix_ms(),
+                bytes: sandbox.bytes,
+            }),
+            principal_usage: context.principal_usage.map(Into::into),
+            group_usage: context.group_usage.map(Into::into),
+            statements: b.list(&context.statements, STATEMENTS_MAX, StatementRecord::new),
+            statement_count: (context.statements.len() > STATEMENTS_MAX).then_some(context.statements.len()),
+            clone_source: context.clone_source.as_ref().map(|source| SourceRecord {
+                name: b.some(source.name.as_ref()),
+                host: b.text(&source.host),
+                port: source.port,
+                database: b.text(&source.database),
+                user: b.text(&source.user),
+                tls: tls_word(source.tls),
+                production: source.production,
+                schema_only: source.schema_only,
+                reason: b.some(source.reason.as_ref()),
+            }),
+            requested: RequestedRecord {
+                ttl_minutes: requested.ttl_minutes,
+                rows: requested.rows,
+                timeout_ms: requested.timeout_ms,
+                read_only: requested.read_only,
+                credentials: requested.credentials.map(|access| match access {
+                    CredentialAccess::Owner => "owner",
+                    CredentialAccess::ReadOnly => "readonly",
+                }),
+                labels: b.pairs(&requested.labels),
+                extensions: b.names(&requested.extensions),
+                command: requested.command.split_first().map(|(program, rest)| (b.text(program), rest.len())),
+            },
+            result: context.outcome.as_ref().map(|outcome| ResultRecord {
+                rows: outcome.rows,
+                bytes: outcome.bytes,
+                elapsed_ms: outcome.elapsed_ms,
+                columns: b.names(&outcome.columns),
+            }),
+            replayable: false,
+        };
+        let left_out = !context.statement_texts.is_empty() || requested.command.len() > 1;
+        record.replayable = !bounds.cut && !left_out;
+        record
+    }
+}
+
+const fn tls_word(mode: TlsMode) -> &'static str {
+    match mode {
+        TlsMode::Disable => "disable",
+        TlsMode::Prefer => "prefer",
+        TlsMode::Require => "require",
+        TlsMode::VerifyCa => "verify-ca",
+        TlsMode::VerifyFull => "verify-full",
+    }
+}
+
+#[derive(Serialize)]
+struct DecisionRecord<'a> {
+    verdict: &'static str,
+    generation: u64,
+    digest: Cow<'a, str>,
+    policies: Vec<PolicyRecord<'a>>,
+    /// Of enforced policies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    obligations: Vec<ObligationRecord<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    charges: Vec<ChargeRecord<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<[Cow<'a, str>; 2]>,
+}
+
+impl<'a> DecisionRecord<'a> {
+    fn new(decision: &'a Decision) -> Self {
+        let mut bounds = Bounds::default();
+        Self {
+            verdict: if decision.refusal.is_some() { "refused" } else { "allowed" },
+            generation: decision.generation.number,
+            digest: bounds.text(&decision.generation.digest),
+            policies: bounds.list(&decision.reports, NAMES_MAX, PolicyRecord::new),
+            obligations: obligations(&decision.obligations),
+            charges: bounds.list(&decision.charges, NAMES_MAX, |bounds, charge| ChargeRecord {
+                policy: bounds.text(&charge.policy),
+                bucket: bounds.text(&charge.bucket.name),
+                cost: charge.cost,
+            }),
+            warnings: bounds.pairs(&decision.warnings),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PolicyRecord<'a> {
+    policy: Cow<'a, str>,
+    mode: &'static str,
+    said: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<Cow<'a, str>>,
+    /// A denial's text for auditors, or how the policy failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<Cow<'a, str>>,
+    elapsed_us: u64,
+    fuel: u64,
+}
+
+impl<'a> PolicyRecord<'a> {
+    fn new(bounds: &mut Bounds, report: &'a PolicyReport) -> Self {
+        let (said, code, detail) = match &report.said {
+            Said::NotConcerned => ("not-concerned", None, None),
+            Said::Failed(fault) => ("failed", Some(fault.code.as_str()), Some(&fault.detail)),
+            Said::Decided(decision) => match &decision.verdict {
+                Verdict::Pass | Verdict::Abstain => (decision.verdict.as_str(), None, None),
+                Verdict::Deny(denial) => (decision.verdict.as_str(), Some(denial.code.as_str()), Some(&denial.audit)),
+            },
+        };
+        Self {
+            policy: bounds.text(&report.policy),
+            mode: report.mode.as_str(),
+            said,
+            code: code.map(|code| bounds.text(code)),
+            detail: bounds.some(detail),
+            elapsed_us: report.elapsed_us,
+            fuel: report.fuel,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ChargeRecord<'a> {
+    policy: Cow<'a, str>,
+    bucket: Cow<'a, str>,
+    cost: u32,
+}
+
+/// One demand and who made it.
+#[derive(Default, Serialize)]
+struct ObligationRecord<'a> {
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<u64>,
+    /// A label's key, a column, a group or a question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<Cow<'a, str>>,
+    set_by: Vec<Cow<'a, str>>,
+}
+
+fn obligations(all: &Obligations) -> Vec<ObligationRecord<'_>> {
+    let mut bounds = Bounds::default();
+    let mut records = Vec::new();
+    if !all.read_only.is_empty() {
+        records.push(ObligationRecord {
+            kind: Kind::ReadOnly.as_str(),
+            set_by: names(&all.read_only, &mut bounds),
+            ..Default::default()
+        });
+    }
+    let limits: [(Kind, Option<&Limit>); 4] = [
+        (Kind::MaxRows, all.max_rows.as_ref()),
+        (Kind::MaxResultBytes, all.max_result_bytes.as_ref()),
+        (Kind::StatementTimeoutMs, all.statement_timeout_ms.as_ref()),
+        (Kind::MaxTtlMinutes, all.max_ttl_minutes.as_ref()),
+    ];
+    for (kind, limit) in limits {
+        records.extend(limit.map(|limit| limited(kind, None, limit, &mut bounds)));
+    }
+    for (kind, quotas) in
+        [(Kind::MaxLiveSandboxes, &all.max_live_sandboxes), (Kind::MaxDatabaseBytes, &all.max_database_bytes)]
+    {
+        records.extend(quotas.iter().map(|(scope, limit)| limited(kind, Some(scope_word(*scope)), limit, &mut bounds)));
+    }
+    for ((relation, column), by) in &all.masks {
+        records.push(demanded(Kind::Mask, &format!("{relation}.{column}"), by, &mut bounds));
+    }
+    for (key, by) in &all.required_labels {
+        records.push(demanded(Kind::RequireLabel, key, by, &mut bounds));
+    }
+    for ((key, value), by) in &all.added_labels {
+        records.push(demanded(Kind::AddLabel, &format!("{key}={value}"), by, &mut bounds));
+    }
+    for (question, by) in &all.consents {
+        records.push(demanded(Kind::Consent, question, by, &mut bounds));
+    }
+    for (group, by) in &all.approvals {
+        records.push(demanded(Kind::Approval, group, by, &mut bounds));
+    }
+    records
+}
+
+fn limited<'a>(kind: Kind, scope: Option<&'static str>, limit: &'a Limit, bounds: &mut Bounds) -> ObligationRecord<'a> {
+    ObligationRecord {
+        kind: kind.as_str(),
+        scope,
+        value: Some(limit.value),
+        of: None,
+        set_by: vec![bounds.text(&limit.set_by)],
+    }
+}
+
+fn demanded<'a>(kind: Kind, of: &str, by: &'a BTreeSet<String>, bounds: &mut Bounds) -> ObligationRecord<'a> {
+    let of = bounds.text(of).into_owned();
+    ObligationRecord {
+        kind: kind.as_str(),
+        scope: None,
+        value: None,
+        of: Some(Cow::Owned(of)),
+        set_by: names(by, bounds),
+    }
+}
+
+fn names<'a>(names: &'a BTreeSet<String>, bounds: &mut Bounds) -> Vec<Cow<'a, str>> {
+    names.iter().take(NAMES_MAX).map(|name| bounds.text(name)).collect()
+}
+
+const fn scope_word(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Principal => "principal",
+        Scope::Group => "group",
+    }
+}
