@@ -1,1 +1,31 @@
-//! The lifecycle core.
+//! The lifecycle core: makes, finds, lends, extends and removes sandboxes.
+//!
+//! Whatever changes something takes a [`Permit`](crate::admission::Permit) and runs as a plan in a task of its own,
+//! through the journal; a dropped request does not drop the work, and a crash at any point leaves rows from which
+//! the next start, or another server, finishes or takes back. Nothing is dropped that has no row of ours and does
+//! not bear the profile's prefix. What a sandbox is made of is known to its engine only.
+
+mod access;
+mod core;
+mod create;
+mod find;
+mod list;
+mod pool;
+mod profile;
+mod remove;
+mod request;
+mod upkeep;
+mod work;
+
+pub use self::core::{Core, Parts};
+pub use access::SessionLease;
+pub use create::Created;
+pub use find::{Selector, Target, not_found};
+pub use list::{ListFilter, ListReport, ProfileFailure};
+pub use pool::Reusable;
+pub use profile::{Profile, ProfileSettings};
+pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
+pub use request::{CreateRequest, quota_limits, ttl_limit};
+pub use upkeep::{Orphans, Unrecorded, UpkeepAudit};
+
+pub use crate::store::{Idempotency, Sandbox, State};

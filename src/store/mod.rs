@@ -1,1 +1,82 @@
-//! Metadata: records, journal, migrations.
+//! The metadata of one profile: sandboxes, the plans that make and remove them, and who works on what.
+//!
+//! Lives in schema `pgsandbox` of the profile's admin database and is shared by every server on the profile.
+//! Time is the database's clock. Whoever writes for a plan must hold it: the epoch of the holder fences off one
+//! that was paused and lost it. Nothing here touches a sandbox or knows what one is made of.
+
+mod error;
+mod failpoint;
+mod migrate;
+mod plans;
+mod record;
+mod sandboxes;
+mod servers;
+mod session;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+
+use tokio::sync::Mutex;
+
+pub use error::StoreError;
+pub(crate) use error::engine_failure;
+pub use failpoint::{FailPoints, Inert, Point};
+pub use plans::{BeginDelete, Claimed, JournalLine};
+pub use record::{
+    Held, Idempotency, Mark, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, State,
+};
+pub use sandboxes::{After, Find, ListQuery, SealedPasswords};
+pub use servers::HEARTBEAT_INTERVAL;
+pub use session::{DirectSessions, Sessions, StoreSession};
+
+/// The metadata of one profile.
+pub struct Store {
+    profile: String,
+    prefix: String,
+    sessions: Arc<dyn Sessions>,
+    points: Arc<dyn FailPoints>,
+    /// Our number among the servers on this metadata; 0 until the store is open.
+    number: AtomicI32,
+    /// The session whose lock says that we live.
+    presence: Mutex<Option<StoreSession>>,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("profile", &self.profile).field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Describes the metadata of a profile; nothing is connected yet.
+    ///
+    /// Profiles are told apart by `prefix`, so a profile may be renamed; `profile` is for messages.
+    pub fn new(profile: &str, prefix: &str, sessions: Arc<dyn Sessions>, points: Arc<dyn FailPoints>) -> Self {
+        Self {
+            profile: profile.to_owned(),
+            prefix: prefix.to_owned(),
+            sessions,
+            points,
+            number: AtomicI32::new(0),
+            presence: Mutex::default(),
+        }
+    }
+
+    /// Returns a session, having passed the point of the statement that it is for.
+    async fn session(&self, statement: &'static str) -> Result<StoreSession, StoreError> {
+        self.pass(statement).await?;
+        self.sessions.session().await.map_err(|error| error.of_profile(&self.profile))
+    }
+
+    async fn pass(&self, statement: &'static str) -> Result<(), StoreError> {
+        let point = Point::Statement(statement);
+        if self.points.fails_at(point).await { Err(StoreError::Stopped(point)) } else { Ok(()) }
+    }
+
+    /// Returns a function that types the driver's errors of one statement.
+    fn typed(&self, action: &'static str) -> impl Fn(tokio_postgres::Error) -> StoreError {
+        let from_driver = StoreError::from_driver(action);
+        move |error| from_driver(error).of_profile(&self.profile)
+    }
+}

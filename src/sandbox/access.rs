@@ -1,0 +1,265 @@
+//! Uses, extends and looks into one sandbox.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::core::require;
+use super::pool::Reusable;
+use super::request::{over_ttl, ttl_limit};
+use super::{Core, Profile, Sandbox, State, not_found};
+use crate::admission::Permit;
+use crate::engine::postgres::SandboxSession;
+use crate::engine::{ConnectionInfo, ExtensionInfo};
+use crate::model::{Check, Code, CredentialAccess, Failure, Impact, SandboxId, Scope, Secret};
+use crate::store::{Find, engine_failure};
+
+/// A session into a sandbox, on loan. Goes back to the pool when dropped, if it is sound.
+pub struct SessionLease {
+    core: Core,
+    sandbox: SandboxId,
+    access: CredentialAccess,
+    session: Option<SandboxSession>,
+}
+
+impl Deref for SessionLease {
+    type Target = SandboxSession;
+
+    #[expect(clippy::expect_used, reason = "the session is there until drop, and nothing can be called after it")]
+    fn deref(&self) -> &SandboxSession {
+        self.session.as_ref().expect("a session until dropped")
+    }
+}
+
+impl DerefMut for SessionLease {
+    #[expect(clippy::expect_used, reason = "the session is there until drop, and nothing can be called after it")]
+    fn deref_mut(&mut self) -> &mut SandboxSession {
+        self.session.as_mut().expect("a session until dropped")
+    }
+}
+
+impl Drop for SessionLease {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.core.inner().pool.give_back(self.sandbox, self.access, session);
+        }
+    }
+}
+
+impl SessionLease {
+    /// Closes the session instead of giving it back: after a cancel, for instance.
+    pub fn close(mut self) {
+        self.session = None;
+    }
+}
+
+#[async_trait]
+impl Reusable for SandboxSession {
+    fn is_usable(&self) -> bool {
+        false
+    }
+
+    async fn reset(&mut self) -> bool {
+        false
+    }
+}
+
+impl Core {
+    /// Moves a sandbox's end to `ttl_minutes` from now. Its whole life stays within the limit. An expired one may be
+    /// extended until it is cleaned up.
+    ///
+    /// # Errors
+    /// `invalid_ttl`, `database_not_found` or `sandbox_not_ready`.
+    pub async fn extend<T>(&self, permit: &Permit<T>, id: SandboxId, ttl_minutes: u64) -> Result<Sandbox, Failure> {
+        require(permit, Impact::Writes, Some(id))?;
+        let (profile, sandbox) = self.locate(id).await?;
+        let limit = ttl_limit(profile.settings(), &permit.grant().obligations);
+        if ttl_minutes == 0 {
+            return Err(Failure::new(Code::InvalidTtl, "a ttl of 0 minutes is none")
+                .hint(format!("ask for 1 to {} minutes", limit.value)));
+        }
+        if ttl_minutes > limit.value {
+            return Err(over_ttl(profile.name(), ttl_minutes, &limit));
+        }
+        let core = self.clone();
+        self.detached(async move {
+            let Some(extended) = profile.store.extend(id, ttl_minutes, limit.value).await? else {
+                return Err(not_extended(&profile, &sandbox, limit.value).await?);
+            };
+            let spec = core.spec(&profile, &extended).await?;
+            profile.engine.set_expiry(&spec, extended.expires_at).await.map_err(|error| {
+                engine_failure(error).hint("the new end is noted, but logins still end at the old one; call again")
+            })?;
+            Ok(extended)
+        })
+        .await
+    }
+
+    /// Lends a session as one of the sandbox's roles.
+    ///
+    /// # Errors
+    /// `sandbox_expired`, `sandbox_not_ready`, `obligation_unmet` for the owner role of a request that must only
+    /// read, `quota_exceeded` for it when the byte quota is used up, or the server cannot be reached.
+    pub async fn session<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<SessionLease, Failure> {
+        require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Writes, Some(id)))?;
+        let (profile, sandbox) = self.locate(id).await?;
+        sandbox.usable()?;
+        if access == CredentialAccess::Owner {
+            refuse_if_read_only(permit)?;
+            if permit.grant().impact == Impact::Writes {
+                refuse_over_bytes(permit, &profile, &sandbox).await?;
+            }
+        }
+        let session = match self.inner().pool.take(id, access) {
+            Some(session) => session,
+            None => {
+                let spec = self.spec(&profile, &sandbox).await?;
+                profile.engine.session(&spec, access).await.map_err(engine_failure)?
+            }
+        };
+        Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session) })
+    }
+
+    /// Discloses where and how a sandbox is reached, with the role's password.
+    ///
+    /// # Errors
+    /// As [`Core::session`].
+    pub async fn credentials<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<(ConnectionInfo, Secret), Failure> {
+        require(permit, Impact::Discloses, Some(id))?;
+        if access == CredentialAccess::Owner {
+            refuse_if_read_only(permit)?;
+        }
+        let (profile, sandbox) = self.locate(id).await?;
+        sandbox.usable()?;
+        let spec = self.spec(&profile, &sandbox).await?;
+        let info = profile.engine.connection(&spec, access);
+        let password = match access {
+            CredentialAccess::Owner => spec.owner_password,
+            CredentialAccess::ReadOnly => spec.readonly_password,
+        };
+        Ok((info, password))
+    }
+
+    /// Returns where and how a sandbox is reached, without any password. Needs no permit: nothing in it is secret.
+    ///
+    /// # Errors
+    /// `database_not_found`, or its profile cannot be looked at.
+    pub async fn connection(&self, sandbox: &Sandbox, access: CredentialAccess) -> Result<ConnectionInfo, Failure> {
+        let profile = self.profile(&sandbox.profile)?;
+        Ok(profile.engine.connection(&super::core::removal_spec(sandbox), access))
+    }
+
+    /// Checks a sandbox against what it promises.
+    ///
+    /// # Errors
+    /// `sandbox_expired`, `sandbox_not_ready`, or the server cannot be reached.
+    pub async fn verify<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<Vec<Check>, Failure> {
+        require(permit, Impact::Reads, Some(id))?;
+        let (profile, sandbox) = self.locate(id).await?;
+        sandbox.usable()?;
+        let spec = self.spec(&profile, &sandbox).await?;
+        profile.engine.verify(&spec).await.map_err(engine_failure)
+    }
+
+    /// Returns the extensions that a profile's server offers, whether or not the profile allows them.
+    ///
+    /// # Errors
+    /// `unknown_profile`, or the server cannot be reached.
+    pub async fn available_extensions(&self, profile: &str) -> Result<Vec<ExtensionInfo>, Failure> {
+        let profile = self.profile(profile)?;
+        self.open(&profile).await?;
+        profile.engine.available_extensions().await.map_err(engine_failure)
+    }
+
+    /// Returns (name, version) of the extensions in a sandbox.
+    ///
+    /// # Errors
+    /// `sandbox_expired`, `sandbox_not_ready`, or the server cannot be reached.
+    pub async fn installed_extensions<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+    ) -> Result<Vec<(String, String)>, Failure> {
+        // Who just made it may look as well.
+        require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Creates, None))?;
+        let (profile, sandbox) = self.locate(id).await?;
+        sandbox.usable()?;
+        let spec = self.spec(&profile, &sandbox).await?;
+        profile.engine.installed_extensions(&spec).await.map_err(engine_failure)
+    }
+}
+
+fn refuse_if_read_only<T>(permit: &Permit<T>) -> Result<(), Failure> {
+    let demanding = &permit.grant().obligations.read_only;
+    match demanding.first() {
+        Some(policy) => Err(Failure::new(
+            Code::ObligationUnmet,
+            format!("`{policy}` demands read-only use, and the owner role can write"),
+        )
+        .hint("use the read-only role")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses writing while the sandboxes of an owner hold more than they may, when last measured.
+async fn refuse_over_bytes<T>(permit: &Permit<T>, profile: &Profile, sandbox: &Sandbox) -> Result<(), Failure> {
+    let limits = &permit.grant().obligations.max_database_bytes;
+    if limits.is_empty() {
+        return Ok(());
+    }
+    let (principal, group) = profile.store.usage(&sandbox.owner, sandbox.group_owner.as_deref()).await?;
+    for (scope, limit) in limits {
+        let (who, used) = match (scope, group) {
+            (Scope::Group, Some(group)) => ("its group owner", group.bytes),
+            (Scope::Group, None) | (Scope::Principal, _) => ("its owner", principal.bytes),
+        };
+        if used > limit.value {
+            return Err(Failure::new(
+                Code::QuotaExceeded,
+                format!(
+                    "sandboxes of {who} hold {used} bytes; the limit is {}, set by `{}`",
+                    limit.value, limit.set_by
+                ),
+            )
+            .hint("delete a sandbox, or read only"));
+        }
+    }
+    Ok(())
+}
+
+/// Says why the row was not extended.
+async fn not_extended(profile: &Arc<Profile>, before: &Sandbox, life_minutes_max: u64) -> Result<Failure, Failure> {
+    let Some(now) = profile.store.find(&Find::Id(before.id)).await? else { return Ok(not_found()) };
+    Ok(match now.state {
+        State::Ready => {
+            let lived = u64::try_from(now.read_at.ms_since(now.created_at)).unwrap_or(0).div_ceil(60_000);
+            let left = life_minutes_max.saturating_sub(lived);
+            let text = format!(
+                "sandbox `{}` would live longer than the limit of {life_minutes_max} minutes from its creation",
+                now.names.database
+            );
+            let failure = Failure::new(Code::InvalidTtl, text);
+            if left == 0 {
+                failure.hint("create another")
+            } else {
+                failure.hint(format!("ask for {left} minutes or less"))
+            }
+        }
+        State::Creating | State::Deleting => match now.usable() {
+            Err(failure) => failure,
+            Ok(()) => not_found(),
+        },
+        State::Deleted | State::Failed => not_found(),
+    })
+}

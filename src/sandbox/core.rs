@@ -1,0 +1,270 @@
+//! The core itself: its profiles, its tasks, and how it stops.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::pool::SessionPool;
+use super::{Profile, Sandbox, not_found};
+use crate::admission::Permit;
+use crate::engine::SandboxSpec;
+use crate::engine::postgres::SandboxSession;
+use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret};
+use crate::secret::KeyRing;
+use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
+
+/// What a core is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The profiles, in the order in which they are shown; names distinct.
+    pub profiles: Vec<Profile>,
+    /// The profile that is meant where none is named.
+    pub default_profile: String,
+    /// The keys that seal passwords.
+    pub keys: KeyRing,
+}
+
+/// The lifecycle core. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct Core(Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) profiles: Vec<Arc<Profile>>,
+    default_profile: String,
+    pub(super) keys: KeyRing,
+    pub(super) pool: SessionPool<SandboxSession>,
+    /// Plans that a task of ours works on.
+    running: Mutex<BTreeSet<PlanId>>,
+    /// Profiles whose heartbeat is on.
+    beating: Mutex<BTreeSet<String>>,
+    pub(super) tasks: TaskTracker,
+    /// Set once the program is to end: nothing new begins.
+    pub(super) stopping: CancellationToken,
+    /// Set once nothing runs any more: heartbeats end.
+    stopped: CancellationToken,
+    /// Told when a profile is opened: there may be something to recover.
+    pub(super) opened: Notify,
+}
+
+/// Marks a plan as ours for as long as it is kept.
+pub(super) struct Running {
+    core: Core,
+    plan: PlanId,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.core.0.running.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.plan);
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("profiles", &self.0.profiles).finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    /// Builds the core. Starts and connects nothing.
+    ///
+    /// # Errors
+    /// Fails if two profiles have one name, or the default names none.
+    pub fn new(parts: Parts) -> Result<Self, Failure> {
+        let invalid = |text: String| Failure::new(Code::InvalidConfiguration, text);
+        let mut names = BTreeSet::new();
+        for profile in &parts.profiles {
+            if !names.insert(profile.name()) {
+                return Err(invalid(format!("there are two profiles named `{}`", profile.name())));
+            }
+        }
+        if !names.contains(parts.default_profile.as_str()) {
+            return Err(invalid(format!("the default profile `{}` is not among the profiles", parts.default_profile))
+                .allowed(names));
+        }
+        Ok(Self(Arc::new(Inner {
+            profiles: parts.profiles.into_iter().map(Arc::new).collect(),
+            default_profile: parts.default_profile,
+            keys: parts.keys,
+            pool: SessionPool::new(),
+            running: Mutex::default(),
+            beating: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+            stopped: CancellationToken::new(),
+            opened: Notify::new(),
+        })))
+    }
+
+    /// Returns the profiles, in the order in which they are shown.
+    pub fn profiles(&self) -> &[Arc<Profile>] {
+        &self.0.profiles
+    }
+
+    /// Returns the profile that is meant where none is named.
+    pub fn default_profile(&self) -> &str {
+        &self.0.default_profile
+    }
+
+    /// Returns a profile.
+    ///
+    /// # Errors
+    /// `unknown_profile`.
+    pub fn profile(&self, name: &str) -> Result<Arc<Profile>, Failure> {
+        self.0.profiles.iter().find(|profile| profile.name() == name).map(Arc::clone).ok_or_else(|| {
+            let shown: String = name.chars().take(80).flat_map(char::escape_default).collect();
+            Failure::new(Code::UnknownProfile, format!("there is no profile `{shown}`"))
+                .allowed(self.0.profiles.iter().map(|profile| profile.name()))
+        })
+    }
+
+    /// Opens a profile: starts its server if it is managed, migrates its metadata, and keeps saying that we live.
+    ///
+    /// # Errors
+    /// Fails if the server cannot be reached or started, or its metadata is not to be used.
+    pub async fn open(&self, profile: &Profile) -> Result<(), Failure> {
+        profile.open().await?;
+        let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
+        if first && let Ok(profile) = self.profile(profile.name()) {
+            let stopped = self.0.stopped.clone();
+            tokio::spawn(async move {
+                while stopped.run_until_cancelled(tokio::time::sleep(HEARTBEAT_INTERVAL)).await.is_some() {
+                    if let Err(error) = profile.store.heartbeat().await {
+                        tracing::warn!(profile = profile.name(), %error, "no heartbeat");
+                    }
+                }
+            });
+            self.0.opened.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Lets what runs come to its end, for at most `deadline`; begins nothing new. What is left then is finished or
+    /// taken back by the next start, or by another server.
+    ///
+    /// Returns whether everything came to its end.
+    pub async fn drain(&self, deadline: Duration) -> bool {
+        self.0.stopping.cancel();
+        self.0.tasks.close();
+        let ended = tokio::time::timeout(deadline, self.0.tasks.wait()).await.is_ok();
+        self.0.stopped.cancel();
+        self.0.pool.close_all();
+        for profile in &self.0.profiles {
+            if let Err(error) = profile.store.leave().await {
+                tracing::debug!(profile = profile.name(), %error, "could not sign off");
+            }
+        }
+        ended
+    }
+
+    pub(super) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    /// Runs work in a task of its own, which goes on when the caller's request is dropped, and waits for it.
+    pub(super) async fn detached<R: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<R, Failure>> + Send + 'static,
+    ) -> Result<R, Failure> {
+        self.spawn(work)?.await.unwrap_or_else(|error| {
+            Err(Failure::new(Code::Internal, "the work on the sandbox broke off; what was begun is taken back")
+                .audit(error.to_string()))
+        })
+    }
+
+    /// Starts work in a task of its own.
+    pub(super) fn spawn<R: Send + 'static>(
+        &self,
+        work: impl Future<Output = R> + Send + 'static,
+    ) -> Result<tokio::task::JoinHandle<R>, Failure> {
+        if self.0.stopping.is_cancelled() {
+            return Err(Failure::new(Code::Busy, "the program is about to end and begins nothing new"));
+        }
+        let span = tracing::Span::current();
+        Ok(self.0.tasks.spawn(tracing::Instrument::instrument(work, span)))
+    }
+
+    /// Marks a plan as one of ours.
+    pub(super) fn enter(&self, plan: PlanId) -> Running {
+        self.0.running.lock().unwrap_or_else(PoisonError::into_inner).insert(plan);
+        Running { core: self.clone(), plan }
+    }
+
+    /// Returns the plans that tasks of ours work on.
+    pub(super) fn running(&self) -> Vec<PlanId> {
+        self.0.running.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
+    /// Finds a sandbox by id in every profile, opening them as needed.
+    pub(super) async fn locate(&self, id: SandboxId) -> Result<(Arc<Profile>, Sandbox), Failure> {
+        let mut unreachable = None;
+        for profile in &self.0.profiles {
+            let found = match self.open(profile).await {
+                Ok(()) => profile.store.find(&Find::Id(id)).await.map_err(Failure::from),
+                Err(failure) => Err(failure),
+            };
+            match found {
+                Ok(Some(sandbox)) if !matches!(sandbox.state, State::Deleted | State::Failed) => {
+                    return Ok((Arc::clone(profile), sandbox));
+                }
+                Ok(_) => {}
+                Err(failure) => unreachable = unreachable.or(Some(failure)),
+            }
+        }
+        Err(unreachable.unwrap_or_else(not_found))
+    }
+
+    /// Returns the sandbox as its engine needs it, passwords opened.
+    pub(super) async fn spec(&self, profile: &Profile, sandbox: &Sandbox) -> Result<SandboxSpec, Failure> {
+        let sealed = profile.store.passwords(sandbox.id).await?.ok_or_else(not_found)?;
+        let owner = self.0.keys.open_sealed(sandbox.id, OWNER_FIELD, &sealed.owner).await?;
+        let readonly = self.0.keys.open_sealed(sandbox.id, READONLY_FIELD, &sealed.readonly).await?;
+        Ok(bare_spec(sandbox, owner, readonly))
+    }
+}
+
+/// What the owner role's password is sealed for.
+pub(super) const OWNER_FIELD: &str = "owner";
+/// What the read-only role's password is sealed for.
+pub(super) const READONLY_FIELD: &str = "readonly";
+
+/// Returns the sandbox as its engine needs it to remove it: no password is opened, so a lost key keeps nothing alive.
+pub(super) fn removal_spec(sandbox: &Sandbox) -> SandboxSpec {
+    bare_spec(sandbox, Secret::new(""), Secret::new(""))
+}
+
+pub(super) fn bare_spec(sandbox: &Sandbox, owner_password: Secret, readonly_password: Secret) -> SandboxSpec {
+    SandboxSpec {
+        id: sandbox.id,
+        names: sandbox.names.clone(),
+        owner_password,
+        readonly_password,
+        expires_at: sandbox.expires_at,
+        extensions: sandbox.extensions.clone(),
+    }
+}
+
+/// Checks that a permit is for this.
+pub(super) fn require<T>(permit: &Permit<T>, impact: Impact, target: Option<SandboxId>) -> Result<(), Failure> {
+    if permit.allows(impact, target) {
+        return Ok(());
+    }
+    let grant = permit.grant();
+    let text = format!(
+        "the permit for `{}` ({}) does not cover this act ({})",
+        grant.operation,
+        grant.impact.as_str(),
+        impact.as_str()
+    );
+    Err(Failure::new(Code::Internal, text))
+}
+
+/// Says what a metadata error is to a caller, for use with `map_err` where types cannot be inferred.
+pub(super) fn store_failure(error: StoreError) -> Failure {
+    error.into()
+}

@@ -1,0 +1,172 @@
+//! Makes a sandbox: checked, reserved under the quotas, then a plan.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::core::{OWNER_FIELD, READONLY_FIELD, bare_spec, require};
+use super::request::CheckedRequest;
+use super::work::Work;
+use super::{Core, CreateRequest, Profile, Sandbox, quota_limits};
+use crate::admission::{Grant, Permit};
+use crate::model::{Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxNames, Secret};
+use crate::secret::random_password;
+use crate::store::{Find, Reservation, ReserveError, Reserved, State, engine_failure};
+
+/// The longest that making a sandbox may take, waiting for disk and catalogue locks included.
+const CREATE_DEADLINE: Duration = Duration::from_secs(120);
+/// Ten digits of an id collide once in 10^12; a second collision in a row is something else.
+const NAMES_TRIED_MAX: u32 = 3;
+/// How often a replay looks whether the first call has come to its end.
+const REPLAY_POLL: Duration = Duration::from_millis(50);
+
+/// A sandbox that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Created {
+    /// The sandbox, ready.
+    pub sandbox: Sandbox,
+    /// Whether an earlier call with the same idempotency key made it.
+    pub replayed: bool,
+}
+
+impl Core {
+    /// Makes a sandbox. The work goes on if the caller stops waiting; `cancel` asks it to stop and take back.
+    ///
+    /// # Errors
+    /// A bound or quota refuses it, the server cannot be had, or a step failed: then everything begun is removed.
+    pub async fn create<T>(
+        &self,
+        permit: &Permit<T>,
+        request: CreateRequest,
+        progress: Arc<dyn Progress>,
+        cancel: CancellationToken,
+    ) -> Result<Created, Failure> {
+        require(permit, Impact::Creates, None)?;
+        let grant = permit.grant().clone();
+        let profile = self.profile(&request.profile)?;
+        if grant.profile.as_deref().is_some_and(|granted| granted != profile.name()) {
+            return Err(Failure::new(Code::Internal, "the permit is for another profile"));
+        }
+        let request = request.check(profile.settings(), &grant)?;
+        let core = self.clone();
+        self.detached(async move {
+            core.open(&profile).await?;
+            check_offered(&profile, &request.extensions).await?;
+            core.create_checked(&profile, &grant, &request, &*progress, &cancel).await
+        })
+        .await
+    }
+
+    async fn create_checked(
+        &self,
+        profile: &Arc<Profile>,
+        grant: &Grant,
+        request: &CheckedRequest,
+        progress: &dyn Progress,
+        cancel: &CancellationToken,
+    ) -> Result<Created, Failure> {
+        let deadline = Instant::now() + CREATE_DEADLINE;
+        let mut tried = 0;
+        loop {
+            tried += 1;
+            let (owner, readonly) = (random_password()?, random_password()?);
+            let reservation = self.reservation(profile, grant, request, &owner, &readonly)?;
+            // Before the row is there, so that upkeep never takes it for one that nobody works on.
+            let _running = self.enter(reservation.plan);
+            return match profile.store.reserve(&reservation).await {
+                Ok(Reserved::New(sandbox, held)) => {
+                    let spec = bare_spec(&sandbox, owner, readonly);
+                    let work = Work { profile: Arc::clone(profile), held, spec };
+                    let sandbox = work.make(progress, cancel, deadline).await?;
+                    Ok(Created { sandbox, replayed: false })
+                }
+                Ok(Reserved::Replayed(id)) => self.replayed(profile, id, cancel, deadline).await,
+                Err(ReserveError::NameTaken(_)) if tried < NAMES_TRIED_MAX => continue,
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+
+    fn reservation(
+        &self,
+        profile: &Profile,
+        grant: &Grant,
+        request: &CheckedRequest,
+        owner: &Secret,
+        readonly: &Secret,
+    ) -> Result<Reservation, Failure> {
+        let id = SandboxId::fresh();
+        let keys = &self.inner().keys;
+        Ok(Reservation {
+            id,
+            plan: PlanId::fresh(),
+            request_id: grant.request_id,
+            names: SandboxNames::new(&profile.settings.prefix, request.name_hint.as_deref(), id),
+            engine: profile.engine.kind().to_owned(),
+            owner_sealed: keys.seal(id, OWNER_FIELD, owner)?,
+            readonly_sealed: keys.seal(id, READONLY_FIELD, readonly)?,
+            owner: grant.principal.owner.clone(),
+            subject: grant.principal.subject.clone(),
+            group_owner: grant.group_owner.clone(),
+            labels: request.labels.clone(),
+            hint: request.name_hint.clone(),
+            origin: Origin::Empty,
+            extensions: request.extensions.clone(),
+            ttl_minutes: request.ttl_minutes,
+            limits: quota_limits(&profile.settings, &grant.obligations),
+            idempotency: request.idempotency.clone(),
+        })
+    }
+
+    /// Returns the sandbox of an earlier call, once that call has come to its end.
+    async fn replayed(
+        &self,
+        profile: &Profile,
+        id: SandboxId,
+        cancel: &CancellationToken,
+        deadline: Instant,
+    ) -> Result<Created, Failure> {
+        loop {
+            let sandbox = profile.store.find(&Find::Id(id)).await?;
+            match sandbox {
+                Some(sandbox) if sandbox.state == State::Ready => return Ok(Created { sandbox, replayed: true }),
+                Some(sandbox) if sandbox.state == State::Creating => {
+                    if Instant::now() >= deadline {
+                        return Err(Failure::new(Code::SandboxNotReady, "the first call has not come to its end"));
+                    }
+                    if cancel.run_until_cancelled(tokio::time::sleep(REPLAY_POLL)).await.is_none() {
+                        return Err(Failure::new(Code::Cancelled, "the request was cancelled"));
+                    }
+                }
+                Some(_) | None => {
+                    return Err(Failure::new(
+                        Code::DatabaseNotFound,
+                        "the sandbox that was made under this idempotency key is gone",
+                    )
+                    .hint("use another key to make a new one"));
+                }
+            }
+        }
+    }
+}
+
+/// Checks that the server has the extensions.
+async fn check_offered(profile: &Profile, extensions: &[String]) -> Result<(), Failure> {
+    if extensions.is_empty() {
+        return Ok(());
+    }
+    let offered = profile.engine.available_extensions().await.map_err(engine_failure)?;
+    let Some(missing) = extensions.iter().find(|name| !offered.iter().any(|offer| offer.name == **name)) else {
+        return Ok(());
+    };
+    let installable =
+        profile.settings.allowed_extensions.iter().filter(|name| offered.iter().any(|o| o.name == **name));
+    Err(Failure::new(
+        Code::ExtensionSetupRequired,
+        format!("extension `{missing}` is not installed on the server of profile `{}`", profile.name()),
+    )
+    .hint("install its package on the server's machine")
+    .allowed(installable))
+}

@@ -1,0 +1,157 @@
+//! A profile: where sandboxes are made, and within which bounds.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Mutex;
+
+use super::request::ALLOWED_BY_DEFAULT;
+use crate::engine::{Engine, ServerInfo};
+use crate::model::{Code, Failure, limits, prefix_fault};
+use crate::store::{FailPoints, Inert, Sessions, Store, engine_failure};
+
+/// What an operator sets for one profile. Policies only lower it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfileSettings {
+    /// What every database and role of the profile begins with.
+    pub prefix: String,
+    /// Time to live unless asked otherwise.
+    pub default_ttl_minutes: u64,
+    /// The longest life of a sandbox from its creation.
+    pub max_ttl_minutes: u64,
+    /// Extensions that may be installed.
+    pub allowed_extensions: Vec<String>,
+    /// The most live sandboxes of one owner, and of one group owner; no limit of the profile's if absent.
+    pub max_active_per_owner: Option<u64>,
+}
+
+impl Default for ProfileSettings {
+    fn default() -> Self {
+        Self {
+            prefix: "pgsandbox".to_owned(),
+            default_ttl_minutes: limits::TTL_MINUTES_DEFAULT,
+            max_ttl_minutes: limits::TTL_MINUTES_MAX_DEFAULT,
+            allowed_extensions: ALLOWED_BY_DEFAULT.iter().map(|&name| name.to_owned()).collect(),
+            max_active_per_owner: None,
+        }
+    }
+}
+
+/// One profile: an engine, its metadata, and bounds. Opened when first needed.
+pub struct Profile {
+    pub(super) name: String,
+    pub(super) settings: ProfileSettings,
+    pub(super) engine: Arc<dyn Engine>,
+    pub(super) store: Store,
+    pub(super) points: Arc<dyn FailPoints>,
+    info: OnceLock<ServerInfo>,
+    /// Held while opening, so that many first calls start one server once.
+    opening: Mutex<()>,
+}
+
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile").field("name", &self.name).field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Profile {
+    /// Describes a profile; nothing is started or connected yet.
+    ///
+    /// # Errors
+    /// Fails if a setting cannot be used.
+    pub fn new(
+        name: &str,
+        settings: ProfileSettings,
+        engine: Arc<dyn Engine>,
+        sessions: Arc<dyn Sessions>,
+    ) -> Result<Self, Failure> {
+        Self::with_points(name, settings, engine, sessions, Arc::new(Inert))
+    }
+
+    /// Describes a profile whose work passes `points`: for tests.
+    ///
+    /// # Errors
+    /// Fails if a setting cannot be used.
+    pub fn with_points(
+        name: &str,
+        settings: ProfileSettings,
+        engine: Arc<dyn Engine>,
+        sessions: Arc<dyn Sessions>,
+        points: Arc<dyn FailPoints>,
+    ) -> Result<Self, Failure> {
+        let fault = |text: String| Failure::new(Code::InvalidConfiguration, format!("profile `{name}`: {text}"));
+        if let Some(text) = prefix_fault(&settings.prefix) {
+            return Err(fault(text));
+        }
+        if settings.max_ttl_minutes == 0 || settings.max_ttl_minutes > TTL_MINUTES_CEILING {
+            return Err(fault(format!("the longest life is not between 1 and {TTL_MINUTES_CEILING} minutes")));
+        }
+        if settings.default_ttl_minutes == 0 || settings.default_ttl_minutes > settings.max_ttl_minutes {
+            return Err(fault(format!("the default life is not between 1 and {} minutes", settings.max_ttl_minutes)));
+        }
+        let store = Store::new(name, &settings.prefix, sessions, Arc::clone(&points));
+        Ok(Self {
+            name: name.to_owned(),
+            settings,
+            engine,
+            store,
+            points,
+            info: OnceLock::new(),
+            opening: Mutex::default(),
+        })
+    }
+
+    /// Returns the profile's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the operator's settings.
+    pub fn settings(&self) -> &ProfileSettings {
+        &self.settings
+    }
+
+    /// Returns the engine's kind, `postgres` for instance.
+    pub fn engine_kind(&self) -> &'static str {
+        self.engine.kind()
+    }
+
+    /// Returns whether this program manages the server itself.
+    pub fn managed(&self) -> bool {
+        self.engine.managed()
+    }
+
+    /// Returns the server's major version, where it is known without starting or asking anything.
+    pub fn known_major(&self) -> Option<u16> {
+        self.info.get().map(|info| info.major).or_else(|| self.engine.known_major())
+    }
+
+    /// Returns what the server said of itself when the profile was first opened.
+    pub fn server_info(&self) -> Option<&ServerInfo> {
+        self.info.get()
+    }
+
+    /// Returns whether the profile was opened and its server is still there.
+    pub(super) async fn is_open(&self) -> bool {
+        self.store.is_open().await
+    }
+
+    /// Makes the server answer, starting it if it is managed, and its metadata usable. Cheap once both are.
+    pub(super) async fn open(&self) -> Result<(), Failure> {
+        if self.store.is_open().await {
+            return Ok(());
+        }
+        let _one_at_a_time = self.opening.lock().await;
+        if self.store.is_open().await {
+            return Ok(());
+        }
+        let info = self.engine.ready().await.map_err(engine_failure)?;
+        self.info.get_or_init(|| info);
+        self.store.open().await?;
+        Ok(())
+    }
+}
+
+/// A hundred years: beyond it, times no longer fit where they are stored.
+const TTL_MINUTES_CEILING: u64 = 100 * 366 * 24 * 60;

@@ -1,0 +1,362 @@
+//! Keeps the house: takes back what a crash left, removes what has expired, finishes what was begun, measures.
+//!
+//! Every round is idempotent, may run at any time and on any number of servers at once, and does the longest due
+//! first; one that cannot be removed waits longer each time and holds up nothing else. Each removal is audited.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt as _;
+
+use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec, require};
+use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
+use super::{Core, Profile, Sandbox};
+use crate::admission::{Permit, SystemAuthority, SystemReason};
+use crate::engine::Found;
+use crate::model::{Check, CheckStatus, Failure, Impact, PlanId, RequestId, Timestamp};
+use crate::store::{After, Claimed, ListQuery, SealedPasswords, engine_failure};
+
+/// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
+const INTERVAL: Duration = Duration::from_secs(15);
+/// Rounds between two looks at everything on a server.
+const ROUNDS_PER_SWEEP: u32 = 20;
+/// How old a sandbox's size may be.
+const MEASURED_EVERY_SECONDS: i32 = 60;
+/// Sandboxes measured in one round.
+const MEASURED_AT_ONCE: i64 = 50;
+/// Attempts after which a removal is shown to people.
+const STUCK_AFTER_ATTEMPTS: i32 = 3;
+/// Stuck removals shown.
+const STUCK_SHOWN_MAX: i64 = 50;
+
+/// Opens and closes audit entries of upkeep; wired by `app`.
+#[async_trait]
+pub trait UpkeepAudit: Send + Sync + 'static {
+    /// Says that a sandbox is about to be removed or taken back. If this fails, it is not.
+    async fn open(&self, permit: &Permit<()>, sandbox: &Sandbox) -> Result<(), Failure>;
+
+    /// Says how it came out.
+    async fn close(&self, permit: &Permit<()>, sandbox: &Sandbox, outcome: Result<(), &Failure>);
+}
+
+/// Upkeep that is recorded nowhere: for a call of a person, which is recorded itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Unrecorded;
+
+#[async_trait]
+impl UpkeepAudit for Unrecorded {
+    async fn open(&self, _permit: &Permit<()>, _sandbox: &Sandbox) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn close(&self, _permit: &Permit<()>, _sandbox: &Sandbox, _outcome: Result<(), &Failure>) {}
+}
+
+/// What metadata and server disagree on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Orphans {
+    /// Bear the profile's prefix and have no row: reported, never touched.
+    pub untracked: Vec<Found>,
+    /// Are ready by their row, and their database is not there: an owner may drop its own.
+    pub missing: Vec<Sandbox>,
+    /// Could not be removed several times, with the last reason.
+    pub stuck: Vec<(Sandbox, String)>,
+}
+
+/// The right to act and the place where it is recorded.
+#[derive(Clone)]
+pub(super) struct Steward {
+    authority: SystemAuthority,
+    audit: Arc<dyn UpkeepAudit>,
+}
+
+impl Core {
+    /// Starts upkeep, which runs until [`Core::drain`]. A managed server that nobody uses is not started for it.
+    ///
+    /// # Errors
+    /// Fails if the core is about to stop.
+    pub fn start_upkeep(&self, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) -> Result<(), Failure> {
+        let core = self.clone();
+        let stopping = self.inner().stopping.clone();
+        drop(self.spawn(async move {
+            let mut round = 0u32;
+            loop {
+                for profile in core.profiles() {
+                    if stopping.is_cancelled() {
+                        return;
+                    }
+                    if profile.managed() && !profile.is_open().await {
+                        continue;
+                    }
+                    if let Err(failure) = core.upkeep(profile, &authority, &audit, round).await {
+                        tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "upkeep failed");
+                    }
+                }
+                round = round.wrapping_add(1);
+                let pause = async {
+                    tokio::select! {
+                        () = tokio::time::sleep(INTERVAL) => {}
+                        () = core.inner().opened.notified() => {}
+                    }
+                };
+                if stopping.run_until_cancelled(pause).await.is_none() {
+                    return;
+                }
+            }
+        })?);
+        Ok(())
+    }
+
+    /// Does one round of upkeep on one profile.
+    ///
+    /// # Errors
+    /// Fails if the profile cannot be opened or its metadata not be read; a sandbox that cannot be removed is no failure.
+    pub async fn upkeep(
+        &self,
+        profile: &Arc<Profile>,
+        authority: &SystemAuthority,
+        audit: &Arc<dyn UpkeepAudit>,
+        round: u32,
+    ) -> Result<(), Failure> {
+        self.open(profile).await?;
+        let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
+        if round.is_multiple_of(ROUNDS_PER_SWEEP) {
+            self.sweep(profile).await?;
+            profile.store.tidy().await?;
+        }
+        self.recover(profile, Some(&steward)).await?;
+        self.reap_expired(profile, &steward).await?;
+        self.measure(profile).await?;
+        self.inner().pool.close_stale();
+        Ok(())
+    }
+
+    /// Works off plans that are due and that nobody works on. Returns those that failed.
+    pub(super) async fn recover(
+        &self,
+        profile: &Arc<Profile>,
+        steward: Option<&Steward>,
+    ) -> Result<Vec<(Sandbox, Failure)>, Failure> {
+        let mut failures = Vec::new();
+        for _ in 0..PAGES_MAX {
+            let claimed = profile.store.claim(&self.running(), i64::try_from(PAGE).unwrap_or(i64::MAX)).await?;
+            if claimed.is_empty() {
+                break;
+            }
+            let running: Vec<_> = claimed.into_iter().map(|claimed| (self.enter(claimed.held.plan), claimed)).collect();
+            let mut ended = futures_util::stream::iter(running)
+                .map(|(guard, claimed)| {
+                    let (core, profile, steward) = (self.clone(), Arc::clone(profile), steward.cloned());
+                    let sandbox = claimed.sandbox.clone();
+                    async move {
+                        let result = core
+                            .clone()
+                            .detached(async move {
+                                let _guard = guard;
+                                core.recover_one(&profile, claimed, steward.as_ref()).await
+                            })
+                            .await;
+                        (sandbox, result)
+                    }
+                })
+                .buffer_unordered(REMOVALS_AT_ONCE);
+            while let Some((sandbox, result)) = ended.next().await {
+                if let Err(failure) = result {
+                    tracing::warn!(sandbox = %sandbox.id, %failure, audit = ?failure.audit, "could not be removed now");
+                    failures.push((sandbox, failure));
+                }
+            }
+        }
+        Ok(failures)
+    }
+
+    async fn recover_one(
+        &self,
+        profile: &Arc<Profile>,
+        claimed: Claimed,
+        steward: Option<&Steward>,
+    ) -> Result<(), Failure> {
+        let Claimed { held, sandbox, attempts } = claimed;
+        tracing::info!(sandbox = %sandbox.id, attempts, "takes up an unfinished plan");
+        let work = self.carry_out_removal(profile, held, &sandbox, || {});
+        match steward {
+            None => work.await,
+            Some(steward) => {
+                let permit = steward.permit(SystemReason::Recovery);
+                if let Err(failure) = steward.audit.open(&permit, &sandbox).await {
+                    profile.store.release(&held, &failure.message).await?;
+                    return Err(failure);
+                }
+                let outcome = work.await;
+                steward.audit.close(&permit, &sandbox, outcome.as_ref().copied()).await;
+                outcome
+            }
+        }
+    }
+
+    async fn reap_expired(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
+        let mut query = ListQuery { limit: PAGE, ..ListQuery::default() };
+        for _ in 0..PAGES_MAX {
+            let page = profile.store.expired(&query).await?;
+            let Some(last) = page.last() else { break };
+            query.after = Some(After { time: last.expires_at, id: last.id });
+            futures_util::stream::iter(page)
+                .for_each_concurrent(REMOVALS_AT_ONCE, |sandbox| async {
+                    let id = sandbox.id;
+                    if let Err(failure) = self.reap_one(profile, sandbox, steward).await {
+                        tracing::warn!(sandbox = %id, %failure, audit = ?failure.audit, "could not be removed now");
+                    }
+                })
+                .await;
+        }
+        Ok(())
+    }
+
+    async fn reap_one(&self, profile: &Arc<Profile>, sandbox: Sandbox, steward: &Steward) -> Result<(), Failure> {
+        let permit = steward.permit(SystemReason::Reaper);
+        steward.audit.open(&permit, &sandbox).await?;
+        let outcome = self.reap(profile, sandbox.clone(), permit.grant().request_id).await;
+        steward.audit.close(&permit, &sandbox, outcome.as_ref().copied()).await;
+        outcome
+    }
+
+    async fn measure(&self, profile: &Profile) -> Result<(), Failure> {
+        for sandbox in profile.store.unmeasured(MEASURED_EVERY_SECONDS, MEASURED_AT_ONCE).await? {
+            // One that cannot be measured, since its owner dropped it for instance, keeps its last size.
+            let bytes = profile.engine.measure(&removal_spec(&sandbox)).await.ok();
+            profile.store.measured(sandbox.id, bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens the removal of what is marked as gone and is there all the same: a step that took effect after it was
+    /// given up, for instance. What has no row is left alone.
+    async fn sweep(&self, profile: &Profile) -> Result<(), Failure> {
+        let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(engine_failure)?;
+        let names: Vec<String> = found.into_iter().map(|found| found.name).collect();
+        for sandbox in profile.store.bearing(&names).await? {
+            if matches!(sandbox.state, super::State::Deleted | super::State::Failed)
+                && profile.store.reopen_delete(sandbox.id, PlanId::fresh(), RequestId::fresh()).await?
+            {
+                tracing::warn!(sandbox = %sandbox.id, "was marked as gone and is there; it is removed again");
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares metadata and server: changes nothing, and opens the profile.
+    ///
+    /// # Errors
+    /// `unknown_profile`, or it cannot be looked at.
+    pub async fn orphans(&self, profile: &str) -> Result<Orphans, Failure> {
+        let profile = self.profile(profile)?;
+        self.open(&profile).await?;
+        let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(engine_failure)?;
+        let names: Vec<String> = found.iter().map(|found| found.name.clone()).collect();
+        let mut tracked = BTreeSet::new();
+        for sandbox in profile.store.bearing(&names).await? {
+            tracked.extend([sandbox.names.database, sandbox.names.owner_role, sandbox.names.readonly_role]);
+        }
+        let there: BTreeSet<&String> = names.iter().collect();
+        let mut missing = Vec::new();
+        let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };
+        for _ in 0..PAGES_MAX {
+            let page = profile.store.list(&query).await?;
+            let Some(last) = page.last() else { break };
+            query.after = Some(After { time: last.created_at, id: last.id });
+            missing
+                .extend(page.into_iter().filter(|sandbox| {
+                    sandbox.state == super::State::Ready && !there.contains(&sandbox.names.database)
+                }));
+        }
+        let stuck = profile.store.stuck(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
+        let untracked = found.into_iter().filter(|found| !tracked.contains(&found.name)).collect();
+        Ok(Orphans { untracked, missing, stuck })
+    }
+
+    /// Checks every profile for `doctor`: looks, and starts nothing. Only open profiles are compared with their metadata.
+    pub async fn health(&self) -> Vec<(String, Vec<Check>)> {
+        let mut all = Vec::with_capacity(self.profiles().len());
+        for profile in self.profiles() {
+            let mut checks = profile.engine.health().await;
+            if profile.is_open().await {
+                checks.push(self.consistency(profile.name()).await);
+            }
+            all.push((profile.name().to_owned(), checks));
+        }
+        all
+    }
+
+    async fn consistency(&self, profile: &str) -> Check {
+        let name = "sandboxes.consistent".to_owned();
+        match self.orphans(profile).await {
+            Err(failure) => Check { name, status: CheckStatus::Fail, detail: failure.message, remedy: failure.hint },
+            Ok(Orphans { untracked, missing, stuck })
+                if untracked.is_empty() && missing.is_empty() && stuck.is_empty() =>
+            {
+                let detail = "metadata and server agree".to_owned();
+                Check { name, status: CheckStatus::Ok, detail, remedy: None }
+            }
+            Ok(Orphans { untracked, missing, stuck }) => {
+                let shown: Vec<String> = untracked
+                    .iter()
+                    .map(|found| format!("{} `{}` has no row", found.kind, found.name))
+                    .chain(
+                        missing.iter().map(|sandbox| format!("the database of `{}` is gone", sandbox.names.database)),
+                    )
+                    .chain(stuck.iter().map(|(s, why)| format!("`{}` cannot be removed: {why}", s.names.database)))
+                    .take(20)
+                    .collect();
+                let remedy = "what has no row was not made by this program or its row was removed by hand: \
+                              look at it and drop it yourself; delete sandboxes whose database is gone";
+                Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy.to_owned()) }
+            }
+        }
+    }
+
+    /// Makes a new key, and seals the passwords of every live sandbox with it. Returns how many were sealed again.
+    ///
+    /// # Errors
+    /// Fails if the permit is not the program's own or for disclosing, or a profile cannot be looked at; then it may be called again.
+    pub async fn rotate_keys<T>(&self, permit: &Permit<T>) -> Result<u64, Failure> {
+        require(permit, Impact::Discloses, None)?;
+        self.inner().keys.rotate().await?;
+        let mut count = 0;
+        for profile in self.profiles() {
+            self.open(profile).await?;
+            let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };
+            loop {
+                let page = profile.store.list(&query).await?;
+                let Some(last) = page.last() else { break };
+                query.after = Some(After { time: last.created_at, id: last.id });
+                for sandbox in &page {
+                    count += u64::from(self.reseal(profile, sandbox).await?);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    async fn reseal(&self, profile: &Profile, sandbox: &Sandbox) -> Result<bool, Failure> {
+        let Some(old) = profile.store.passwords(sandbox.id).await? else { return Ok(false) };
+        let keys = &self.inner().keys;
+        let owner = keys.reseal(sandbox.id, OWNER_FIELD, &old.owner).await?;
+        let readonly = keys.reseal(sandbox.id, READONLY_FIELD, &old.readonly).await?;
+        if owner.is_none() && readonly.is_none() {
+            return Ok(false);
+        }
+        let new = SealedPasswords {
+            owner: owner.unwrap_or_else(|| old.owner.clone()),
+            readonly: readonly.unwrap_or_else(|| old.readonly.clone()),
+        };
+        Ok(profile.store.replace_passwords(sandbox.id, &old, &new).await?)
+    }
+}
+
+impl Steward {
+    fn permit(&self, reason: SystemReason) -> Permit<()> {
+        self.authority.permit(reason, RequestId::fresh(), Timestamp::now())
+    }
+}

@@ -1,0 +1,257 @@
+//! Carries out plans: each step journalled before and after, taken back in reverse where it fails.
+//!
+//! A create plan that is interrupted is always taken back, never carried on, by whoever finds it. A delete plan is
+//! always carried on, from its first step. So two that work on one plan for a moment want the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Profile, Sandbox};
+use crate::engine::{EngineError, SandboxSpec, Step};
+use crate::model::{Code, Failure, Progress};
+use crate::store::{Find, Held, Mark, PlanKind, Point, State, StoreError, engine_failure};
+
+/// The longest a single step may take; dropping a large database on a busy disk takes minutes at most.
+const STEP_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// One plan that is ours to carry out.
+pub(super) struct Work {
+    pub(super) profile: Arc<Profile>,
+    pub(super) held: Held,
+    pub(super) spec: SandboxSpec,
+}
+
+/// Why a plan stopped.
+#[derive(Debug)]
+pub(super) enum Broken {
+    Cancelled,
+    Deadline,
+    StepTimeout(Step),
+    Engine(EngineError),
+    Store(StoreError),
+    Stopped(Point),
+    NotOurs,
+}
+
+impl From<StoreError> for Broken {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<EngineError> for Broken {
+    fn from(error: EngineError) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Cancelled => Self::new(Code::Cancelled, "the request was cancelled; everything begun was removed"),
+            Broken::Deadline => Self::new(Code::CommandTimeout, "the sandbox was not ready in time")
+                .hint("everything begun is removed; call again later"),
+            Broken::StepTimeout(step) => {
+                Self::new(Code::CommandTimeout, format!("step `{}` did not end in time", step.name))
+            }
+            Broken::Engine(error) => engine_failure(error),
+            Broken::Store(error) => error.into(),
+            Broken::Stopped(point) => Self::new(Code::Internal, format!("stopped at `{point}`")),
+            Broken::NotOurs => Self::new(
+                Code::Internal,
+                "a name in the metadata does not bear the profile's prefix; nothing was dropped",
+            ),
+        }
+    }
+}
+
+impl Work {
+    /// Makes the sandbox. If that fails or is cancelled, everything begun is taken back before this returns, or
+    /// else by the next round of upkeep.
+    pub(super) async fn make(
+        &self,
+        progress: &dyn Progress,
+        cancel: &CancellationToken,
+        deadline: Instant,
+    ) -> Result<Sandbox, Failure> {
+        let broken = match self.make_steps(progress, cancel, deadline).await {
+            Ok(sandbox) => return Ok(sandbox),
+            Err(broken) => broken,
+        };
+        // The last statement may have done its work though its answer was lost.
+        if matches!(broken, Broken::Store(_))
+            && let Ok(Some(sandbox)) = self.profile.store.find(&Find::Id(self.held.sandbox)).await
+            && sandbox.state == State::Ready
+        {
+            return Ok(sandbox);
+        }
+        let failure = Failure::from(broken);
+        Err(match self.take_back(&failure.message).await {
+            Ok(()) => failure,
+            Err(error) => {
+                let left = Failure::from(error);
+                let audit = failure.audit.clone().unwrap_or_default();
+                tracing::warn!(sandbox = %self.held.sandbox, error = %left, "taking back goes on in the background");
+                failure.audit(format!("{audit}; taking back goes on in the background: {left}"))
+            }
+        })
+    }
+
+    async fn make_steps(
+        &self,
+        progress: &dyn Progress,
+        cancel: &CancellationToken,
+        deadline: Instant,
+    ) -> Result<Sandbox, Broken> {
+        let steps = self.profile.engine.create_steps(&self.spec);
+        let total = u32::try_from(steps.len()).unwrap_or(u32::MAX);
+        for (done, step) in (0u32..).zip(steps) {
+            progress.report(done, total, step.label);
+            // Between steps only: a step that is dropped half-way may still take effect, after it was taken back.
+            if cancel.is_cancelled() {
+                return Err(Broken::Cancelled);
+            }
+            if Instant::now() >= deadline {
+                return Err(Broken::Deadline);
+            }
+            self.profile.store.note(&self.held, step.name, Mark::Intent).await?;
+            self.act(step).await?;
+            let noted = self.profile.store.note(&self.held, step.name, Mark::Done).await;
+            if matches!(noted, Err(StoreError::Fenced)) {
+                // Whoever took over takes back, and may have been there before this step was done.
+                self.profile.engine.undo(step, &self.spec).await?;
+            }
+            noted?;
+        }
+        if cancel.is_cancelled() {
+            return Err(Broken::Cancelled);
+        }
+        let sandbox = self.profile.store.finish_create(&self.held).await?;
+        progress.report(total, total, "ready");
+        Ok(sandbox)
+    }
+
+    /// Takes a create plan back and marks the sandbox as failed. Lets go of the plan if that does not work now.
+    pub(super) async fn take_back(&self, reason: &str) -> Result<(), Broken> {
+        let result = self.take_back_steps(reason).await;
+        if let Err(error) = &result {
+            self.let_go(error).await;
+        }
+        result
+    }
+
+    async fn take_back_steps(&self, reason: &str) -> Result<(), Broken> {
+        self.check_names()?;
+        let (store, engine) = (&self.profile.store, &self.profile.engine);
+        store.begin_undo(&self.held, reason).await?;
+        let journal = store.journal(self.held.plan).await?;
+        let known = engine.create_steps(&self.spec);
+        let begun: Vec<Option<Step>> = journal
+            .iter()
+            .rev()
+            .filter(|line| !line.undone)
+            .map(|line| known.iter().find(|step| step.name == line.step).copied())
+            .collect();
+        if begun.contains(&None) {
+            // Begun by a version with other steps: removal copes with whatever is there.
+            let steps = engine.delete_steps(&self.spec);
+            for step in steps.foreground.into_iter().chain(steps.background) {
+                self.act(step).await?;
+            }
+        }
+        for step in begun.into_iter().flatten() {
+            store.note(&self.held, step.name, Mark::Undo).await?;
+            let point = Point::Undo(step.name);
+            if self.profile.points.fails_at(point).await {
+                return Err(Broken::Stopped(point));
+            }
+            tokio::time::timeout(STEP_TIMEOUT, engine.undo(step, &self.spec))
+                .await
+                .map_err(|_| Broken::StepTimeout(step))??;
+            store.note(&self.held, step.name, Mark::Undone).await?;
+        }
+        Ok(store.finish_undo(&self.held).await?)
+    }
+
+    /// Removes the sandbox. Calls `barred` once nobody can log in any more. Lets go of the plan if a step fails; it is
+    /// tried again later.
+    pub(super) async fn remove(&self, barred: impl FnOnce() + Send) -> Result<(), Broken> {
+        if self.held.kind == PlanKind::Create {
+            return self.take_back("its making was interrupted").await;
+        }
+        let result = self.remove_steps(barred).await;
+        if let Err(error) = &result {
+            self.let_go(error).await;
+        }
+        result
+    }
+
+    async fn remove_steps(&self, barred: impl FnOnce() + Send) -> Result<(), Broken> {
+        self.check_names()?;
+        let steps = self.profile.engine.delete_steps(&self.spec);
+        for step in steps.foreground {
+            self.journalled(step).await?;
+        }
+        barred();
+        for step in steps.background {
+            self.journalled(step).await?;
+        }
+        Ok(self.profile.store.finish_delete(&self.held).await?)
+    }
+
+    async fn journalled(&self, step: Step) -> Result<(), Broken> {
+        self.profile.store.note(&self.held, step.name, Mark::Intent).await?;
+        self.act(step).await?;
+        Ok(self.profile.store.note(&self.held, step.name, Mark::Done).await?)
+    }
+
+    async fn act(&self, step: Step) -> Result<(), Broken> {
+        let point = Point::Step(step.name);
+        if self.profile.points.fails_at(point).await {
+            return Err(Broken::Stopped(point));
+        }
+        let span = tracing::info_span!("step", name = step.name, sandbox = %self.spec.id);
+        let act = tracing::Instrument::instrument(self.profile.engine.run(step, &self.spec), span);
+        tokio::time::timeout(STEP_TIMEOUT, act).await.map_err(|_| Broken::StepTimeout(step))??;
+        Ok(())
+    }
+
+    /// Gives the plan free for a later attempt. If that fails as well, upkeep finds it held by nobody who lives.
+    async fn let_go(&self, error: &Broken) {
+        if matches!(error, Broken::Store(StoreError::Fenced)) {
+            return;
+        }
+        if let Err(lost) = self.profile.store.release(&self.held, &describe(error)).await {
+            tracing::warn!(sandbox = %self.held.sandbox, error = %lost, "could not let go of a plan");
+        }
+    }
+
+    /// Checks the rule under which anything is dropped: it bears the profile's prefix and the sandbox's own id.
+    fn check_names(&self) -> Result<(), Broken> {
+        let names = &self.spec.names;
+        let prefix = format!("{}_", self.profile.settings.prefix);
+        let short = self.spec.id.short();
+        let ours = |name: &String| name.starts_with(&prefix) && name.contains(&short);
+        let all = [&names.database, &names.owner_role, &names.readonly_role].into_iter().all(ours);
+        if all { Ok(()) } else { Err(Broken::NotOurs) }
+    }
+}
+
+/// Says what went wrong, for the row that people look at when a removal is stuck.
+fn describe(error: &Broken) -> String {
+    match error {
+        Broken::Engine(EngineError::Refused { action, sqlstate, detail }) => {
+            format!("the server refused to {action} (SQLSTATE {sqlstate}): {detail}")
+        }
+        Broken::Engine(error) => error.to_string(),
+        Broken::Store(error) => error.to_string(),
+        Broken::StepTimeout(step) => format!("step `{}` did not end in time", step.name),
+        Broken::Stopped(point) => format!("stopped at `{point}`"),
+        Broken::NotOurs => "a name does not bear the profile's prefix".to_owned(),
+        Broken::Cancelled => "cancelled".to_owned(),
+        Broken::Deadline => "over its deadline".to_owned(),
+    }
+}

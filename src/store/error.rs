@@ -1,0 +1,148 @@
+//! What can go wrong with the metadata.
+
+use tokio_postgres::error::SqlState;
+
+use super::Point;
+use crate::engine::EngineError;
+use crate::model::{Code, Failure};
+
+/// What can go wrong with the metadata.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The server cannot be reached, or the connection was lost.
+    #[error("the metadata database of profile `{profile}` cannot be reached")]
+    Unreachable {
+        /// The profile's name, or empty where it is not known yet.
+        profile: String,
+        /// What the driver said.
+        detail: String,
+    },
+    /// The engine could not give a session.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The server refused a statement.
+    #[error("the metadata database refused to {action} (SQLSTATE {sqlstate})")]
+    Refused {
+        /// What was attempted.
+        action: &'static str,
+        /// The five-character code.
+        sqlstate: String,
+        /// The server's message.
+        detail: String,
+    },
+    /// There is a schema of our name that another program wrote.
+    #[error("schema `pgsandbox` of database `{database}` was not written by this program: {fault}")]
+    Foreign {
+        /// The metadata database.
+        database: String,
+        /// How it is known.
+        fault: String,
+    },
+    /// The schema was written by a newer version of this program.
+    #[error("schema `pgsandbox` of database `{database}` has version {found}; this program knows up to {known}")]
+    Newer {
+        /// The metadata database.
+        database: String,
+        /// Its version.
+        found: i32,
+        /// The newest version this program knows.
+        known: i32,
+    },
+    /// Another server took the plan over.
+    #[error("another server has taken over the work on the sandbox")]
+    Fenced,
+    /// The store is used before it is opened.
+    #[error("the metadata of profile `{0}` is not open")]
+    NotOpen(String),
+    /// A stored value is none that this program writes.
+    #[error("the metadata holds a value that this program does not write: {0}")]
+    Corrupt(&'static str),
+    /// A test made it fail.
+    #[error("stopped at `{0}`")]
+    Stopped(Point),
+}
+
+impl StoreError {
+    /// Returns a function that types the driver's errors of one action.
+    pub fn from_driver(action: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
+        move |error| {
+            let Some(db) = error.as_db_error() else {
+                return Self::Unreachable { profile: String::new(), detail: chain(&error) };
+            };
+            let code = db.code();
+            let shutting_down = [
+                &SqlState::ADMIN_SHUTDOWN,
+                &SqlState::CRASH_SHUTDOWN,
+                &SqlState::CANNOT_CONNECT_NOW,
+                &SqlState::TOO_MANY_CONNECTIONS,
+            ];
+            if code.code().starts_with("08") || shutting_down.contains(&code) {
+                return Self::Unreachable { profile: String::new(), detail: db.message().to_owned() };
+            }
+            Self::Refused { action, sqlstate: code.code().to_owned(), detail: db.message().to_owned() }
+        }
+    }
+
+    /// Names the profile, where the place of the error did not know it.
+    #[must_use]
+    pub fn of_profile(mut self, name: &str) -> Self {
+        if let Self::Unreachable { profile, .. } = &mut self
+            && profile.is_empty()
+        {
+            name.clone_into(profile);
+        }
+        self
+    }
+
+    /// Returns whether the same may succeed once the server is reached again.
+    pub fn is_connection(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Engine(EngineError::Unreachable { .. }))
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let text = error.to_string();
+        match error {
+            StoreError::Unreachable { detail, .. } => Self::new(Code::PostgresConnectionFailed, text)
+                .hint("see whether the server runs, then call again")
+                .audit(detail),
+            StoreError::Engine(error) => engine_failure(error),
+            StoreError::Refused { detail, .. } => Self::new(Code::Internal, text).audit(detail),
+            StoreError::Foreign { .. } => Self::new(Code::InvalidConfiguration, text)
+                .hint("use another admin database, or move the schema away; it was not touched"),
+            StoreError::Newer { .. } => Self::new(Code::InvalidConfiguration, text)
+                .hint("use the newer version of this program; the schema was not touched"),
+            StoreError::Fenced => Self::new(Code::Busy, text).hint("look at the sandbox again before a second try"),
+            StoreError::NotOpen(_) | StoreError::Corrupt(_) | StoreError::Stopped(_) => Self::new(Code::Internal, text),
+        }
+    }
+}
+
+/// Says what an engine's error is to a caller.
+pub(crate) fn engine_failure(error: EngineError) -> Failure {
+    let text = error.to_string();
+    match error {
+        EngineError::Unreachable { detail, .. } => Failure::new(Code::PostgresConnectionFailed, text)
+            .hint("see whether the server runs, then call again")
+            .audit(detail),
+        EngineError::Auth { .. } => {
+            Failure::new(Code::PostgresAuthFailed, text).hint("check the profile's admin credentials")
+        }
+        EngineError::Busy { .. } => Failure::new(Code::Busy, text).hint("close them, or call again later"),
+        EngineError::Refused { detail, .. } => Failure::new(Code::Internal, text).audit(detail),
+        EngineError::Unsupported(_) => Failure::new(Code::InvalidArguments, text),
+        EngineError::Known(failure) => *failure,
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

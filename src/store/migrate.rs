@@ -1,0 +1,101 @@
+//! Brings the metadata schema to this program's version, at start-up.
+//!
+//! One transaction under an advisory lock: servers that start together take turns, and a migration is there
+//! whole or not at all. A schema that this program did not write, or a newer one, is refused and not touched.
+
+use sha2::{Digest, Sha256};
+use tokio_postgres::{GenericClient, Transaction};
+
+use super::{StoreError, StoreSession};
+
+/// The migrations, in order; the number is the place in the list, from 1. None is ever changed.
+const MIGRATIONS: &[(&str, &str)] = &[("lifecycle", include_str!("migrations/0001_lifecycle.sql"))];
+
+/// Serialises migrations of servers that start together. Any number that nobody else uses will do.
+const MIGRATION_LOCK: i64 = 0x7067_7362_6d69_6772;
+
+/// What this program's schema says of itself, so that it can be told from another's of the same name.
+const SIGNATURE: &str = "pgsandbox metadata; written by pgsandbox, see pgsandbox.migrations";
+
+/// The newest version this program knows.
+fn known_version() -> i32 {
+    i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
+}
+
+/// Checks the schema, and migrates it where it is missing or older.
+pub(super) async fn migrate(session: &mut StoreSession) -> Result<(), StoreError> {
+    if installed_version(&**session).await? == Some(known_version()) {
+        return Ok(());
+    }
+    let transaction = session.transaction().await.map_err(StoreError::from_driver("begin migrating"))?;
+    transaction
+        .query("select pg_catalog.pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK])
+        .await
+        .map_err(StoreError::from_driver("take turns migrating"))?;
+    // Again, now that nobody else migrates.
+    let installed = installed_version(&transaction).await?;
+    if installed.is_none() {
+        found_schema(&transaction).await?;
+    }
+    let done = usize::try_from(installed.unwrap_or(0)).unwrap_or(0);
+    for (number, (name, sql)) in (1i32..).zip(MIGRATIONS).skip(done) {
+        transaction.batch_execute(sql).await.map_err(StoreError::from_driver("migrate the metadata"))?;
+        transaction
+            .execute(
+                "insert into pgsandbox.migrations (number, name, sha256) values ($1, $2, $3)",
+                &[&number, name, &digest(sql)],
+            )
+            .await
+            .map_err(StoreError::from_driver("record a migration"))?;
+    }
+    transaction.commit().await.map_err(StoreError::from_driver("commit the migration"))
+}
+
+async fn found_schema(transaction: &Transaction<'_>) -> Result<(), StoreError> {
+    let sql = format!(
+        "create schema pgsandbox;
+         comment on schema pgsandbox is '{SIGNATURE}';
+         create table pgsandbox.migrations (
+             number integer primary key, name text not null, sha256 bytea not null,
+             applied_at timestamptz not null default pg_catalog.now())"
+    );
+    transaction.batch_execute(&sql).await.map_err(StoreError::from_driver("create the metadata schema"))
+}
+
+/// Returns the version that is there, or `None` if there is no schema of our name.
+async fn installed_version(client: &impl GenericClient) -> Result<Option<i32>, StoreError> {
+    let typed = StoreError::from_driver("read the metadata's version");
+    let row = client
+        .query_one(
+            "select pg_catalog.current_database()::text, n.oid is not null,
+                    coalesce(pg_catalog.obj_description(n.oid, 'pg_namespace'), '')
+             from (values (1)) one left join pg_catalog.pg_namespace n on n.nspname = 'pgsandbox'",
+            &[],
+        )
+        .await
+        .map_err(&typed)?;
+    let (database, exists, comment): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    if !exists {
+        return Ok(None);
+    }
+    if comment != SIGNATURE {
+        return Err(StoreError::Foreign { database, fault: "it does not bear our comment".to_owned() });
+    }
+    let rows =
+        client.query("select number, sha256 from pgsandbox.migrations order by number", &[]).await.map_err(&typed)?;
+    let found = i32::try_from(rows.len()).unwrap_or(i32::MAX);
+    if found > known_version() {
+        return Err(StoreError::Newer { database, found, known: known_version() });
+    }
+    for ((row, expected), (name, sql)) in rows.iter().zip(1i32..).zip(MIGRATIONS) {
+        let (number, sha256): (i32, Vec<u8>) = (row.get(0), row.get(1));
+        if number != expected || sha256 != digest(sql) {
+            return Err(StoreError::Foreign { database, fault: format!("migration `{name}` is not the one we know") });
+        }
+    }
+    Ok(Some(found))
+}
+
+fn digest(sql: &str) -> Vec<u8> {
+    Sha256::digest(sql.as_bytes()).to_vec()
+}

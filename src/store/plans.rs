@@ -1,0 +1,350 @@
+//! Plans: who works on them, their journal, and how they end.
+//!
+//! Every write names the holder and epoch and changes nothing if the plan has changed hands, so a server that was
+//! paused and lost a plan is told so at its next line. A change of a plan and of its sandbox is one statement.
+
+use uuid::Uuid;
+
+use super::record::{self, SANDBOX_COLUMNS};
+use super::servers::holder_lives;
+use super::{Held, Mark, PlanKind, Sandbox, Store, StoreError};
+use crate::model::{PlanId, RequestId, SandboxId};
+
+/// The first wait after a failed attempt, doubled each time.
+const BACKOFF_SECONDS: i32 = 2;
+/// The longest wait: a stuck sandbox is tried again soon after what blocks it is gone.
+const BACKOFF_SECONDS_MAX: i32 = 600;
+
+/// A plan that we hold and do not work on was lost by a task that could not even let go of it; but for a moment after
+/// taking one, the task may not have begun.
+const OWN_GRACE_SECONDS: i32 = 30;
+
+/// A line of the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalLine {
+    /// The step's name.
+    pub step: String,
+    /// Whether anything was taken back since, or is yet to be.
+    pub undone: bool,
+}
+
+/// A plan that nobody worked on, taken over.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// The right to work on it.
+    pub held: Held,
+    /// What it is about.
+    pub sandbox: Sandbox,
+    /// How often it failed.
+    pub attempts: u32,
+}
+
+/// What became of the wish to remove a sandbox.
+#[derive(Clone, Debug)]
+pub enum BeginDelete {
+    /// The plan is ours to carry out: a new one, or one that nobody worked on.
+    Ours(Held, Sandbox),
+    /// Somebody works on it.
+    Theirs(Sandbox),
+    /// Its creation has not come to an end.
+    Creating(Sandbox),
+    /// Its time is not over, which was the condition.
+    NotExpired(Sandbox),
+    /// There is none, or no more.
+    Gone,
+}
+
+/// `update … where` that only the holder passes; `$1` to `$3` are plan, holder and epoch.
+const HELD: &str = "p.id = $1 and p.holder = $2 and p.epoch = $3 and p.state in ('running', 'undoing')";
+
+impl Store {
+    /// Writes a journal line.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if the plan has changed hands.
+    pub async fn note(&self, held: &Held, step: &str, mark: Mark) -> Result<(), StoreError> {
+        let sql = format!(
+            "with held as (select p.id, p.epoch from pgsandbox.plans p where {HELD} for update)
+             insert into pgsandbox.journal (plan_id, epoch, step, mark) select id, epoch, $4, $5 from held"
+        );
+        let point = match mark {
+            Mark::Intent => "note-intent",
+            Mark::Done => "note-done",
+            Mark::Undo => "note-undo",
+            Mark::Undone => "note-undone",
+        };
+        let written = self
+            .session(point)
+            .await?
+            .execute(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &step, &mark.as_str()])
+            .await
+            .map_err(self.typed("write the journal"))?;
+        fenced(written)
+    }
+
+    /// Returns the steps of a plan that were begun, in order, each once.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn journal(&self, plan: PlanId) -> Result<Vec<JournalLine>, StoreError> {
+        let rows = self
+            .session("journal")
+            .await?
+            .query(
+                "select step, bool_or(mark = 'undone') from pgsandbox.journal where plan_id = $1
+                 group by step order by min(line)",
+                &[&Uuid::from(plan)],
+            )
+            .await
+            .map_err(self.typed("read the journal"))?;
+        Ok(rows.iter().map(|row| JournalLine { step: row.get(0), undone: row.get(1) }).collect())
+    }
+
+    /// Ends a create plan well: the sandbox is ready.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if the plan has changed hands.
+    pub async fn finish_create(&self, held: &Held) -> Result<Sandbox, StoreError> {
+        let sql = format!(
+            "with p as (update pgsandbox.plans p set state = 'done', holder = null where {HELD} and p.state = 'running'
+                        returning p.sandbox_id),
+                  b as (update pgsandbox.sandboxes b set state = 'ready' from p
+                        where b.id = p.sandbox_id and b.state = 'creating' returning b.*)
+             select {SANDBOX_COLUMNS} from b"
+        );
+        let row = self
+            .session("finish-create")
+            .await?
+            .query_opt(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch])
+            .await
+            .map_err(self.typed("end a plan"))?;
+        record::sandbox(&self.profile, &row.ok_or(StoreError::Fenced)?)
+    }
+
+    /// Turns a create plan around: from here on it is taken back.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if the plan has changed hands.
+    pub async fn begin_undo(&self, held: &Held, reason: &str) -> Result<(), StoreError> {
+        let sql = format!(
+            "with p as (update pgsandbox.plans p set state = 'undoing', last_error = $4 where {HELD}
+                        returning p.sandbox_id)
+             update pgsandbox.sandboxes b set state = 'deleting', failure = coalesce(b.failure, $4) from p
+             where b.id = p.sandbox_id and b.state in ('creating', 'deleting')"
+        );
+        self.end(held, "begin-undo", &sql, reason).await
+    }
+
+    /// Ends a plan that was taken back: the sandbox has failed, and its idempotency key is free again.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if the plan has changed hands.
+    pub async fn finish_undo(&self, held: &Held) -> Result<(), StoreError> {
+        let sql = format!(
+            "with p as (update pgsandbox.plans p set state = 'undone', holder = null where {HELD} and $4 = ''
+                        returning p.sandbox_id),
+                  k as (delete from pgsandbox.idempotency k using p where k.sandbox_id = p.sandbox_id)
+             update pgsandbox.sandboxes b
+             set state = 'failed', ended_at = now(), bytes = null, owner_sealed = '', readonly_sealed = '' from p
+             where b.id = p.sandbox_id and b.state = 'deleting'"
+        );
+        self.end(held, "finish-undo", &sql, "").await
+    }
+
+    /// Ends a delete plan: the sandbox is gone, and so are its sealed passwords.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if the plan has changed hands.
+    pub async fn finish_delete(&self, held: &Held) -> Result<(), StoreError> {
+        let sql = format!(
+            "with p as (update pgsandbox.plans p set state = 'done', holder = null where {HELD} and $4 = ''
+                        returning p.sandbox_id)
+             update pgsandbox.sandboxes b
+             set state = case when b.failure is null then 'deleted' else 'failed' end,
+                 ended_at = now(), bytes = null, owner_sealed = '', readonly_sealed = '' from p
+             where b.id = p.sandbox_id and b.state = 'deleting'"
+        );
+        self.end(held, "finish-delete", &sql, "").await
+    }
+
+    /// Lets go of a plan after a failed attempt; it is due again after a wait that doubles each time.
+    ///
+    /// # Errors
+    /// [`StoreError::Fenced`] if the plan has changed hands.
+    pub async fn release(&self, held: &Held, reason: &str) -> Result<(), StoreError> {
+        let sql = format!(
+            "update pgsandbox.plans p
+             set holder = null, attempts = p.attempts + 1, last_error = $4,
+                 next_attempt_at = now() + make_interval(secs =>
+                     least({BACKOFF_SECONDS_MAX}, {BACKOFF_SECONDS} * power(2, least(p.attempts, 16))))
+             where {HELD}"
+        );
+        self.end(held, "release", &sql, reason).await
+    }
+
+    async fn end(&self, held: &Held, point: &'static str, sql: &str, reason: &str) -> Result<(), StoreError> {
+        let changed = self
+            .session(point)
+            .await?
+            .execute(sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &reason])
+            .await
+            .map_err(self.typed("change a plan"))?;
+        fenced(changed)
+    }
+
+    /// Marks a sandbox for removal and takes the plan that does it. `running` are the plans that this server works on.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be written.
+    pub async fn begin_delete(
+        &self,
+        id: SandboxId,
+        plan: PlanId,
+        request_id: RequestId,
+        only_expired: bool,
+        running: &[PlanId],
+    ) -> Result<BeginDelete, StoreError> {
+        let me = self.number()?;
+        let typed = self.typed("mark a sandbox for removal");
+        let mut session = self.session("begin-delete").await?;
+        let transaction = session.transaction().await.map_err(&typed)?;
+        let select =
+            format!("select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.id = $1 and b.prefix = $2 for update");
+        let row = transaction.query_opt(&select, &[&Uuid::from(id), &self.prefix]).await.map_err(&typed)?;
+        let Some(row) = row else { return Ok(BeginDelete::Gone) };
+        let mut sandbox = record::sandbox(&self.profile, &row)?;
+        let held = match sandbox.state {
+            super::State::Deleted | super::State::Failed => return Ok(BeginDelete::Gone),
+            super::State::Creating => return Ok(BeginDelete::Creating(sandbox)),
+            super::State::Ready if only_expired && !sandbox.expired() => {
+                return Ok(BeginDelete::NotExpired(sandbox));
+            }
+            super::State::Ready => {
+                transaction
+                    .execute("update pgsandbox.sandboxes set state = 'deleting' where id = $1", &[&Uuid::from(id)])
+                    .await
+                    .map_err(&typed)?;
+                transaction
+                    .execute(
+                        "insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
+                         values ($1, $2, 'delete', 'running', $3, $4)",
+                        &[&Uuid::from(plan), &Uuid::from(id), &me, &Uuid::from(request_id)],
+                    )
+                    .await
+                    .map_err(&typed)?;
+                Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1 }
+            }
+            super::State::Deleting => {
+                let sql = format!(
+                    "update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now()
+                     where p.sandbox_id = $1 and p.state in ('running', 'undoing') and {}
+                     returning p.id, p.kind, p.epoch",
+                    free("$2", "$3")
+                );
+                let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
+                let row = transaction.query_opt(&sql, &[&Uuid::from(id), &me, &running]).await.map_err(&typed)?;
+                let Some(row) = row else { return Ok(BeginDelete::Theirs(sandbox)) };
+                let (plan, kind, epoch): (Uuid, String, i64) = (row.get(0), row.get(1), row.get(2));
+                Held { plan: plan.into(), sandbox: id, kind: PlanKind::parse(&kind)?, holder: me, epoch }
+            }
+        };
+        self.pass("begin-delete-commit").await?;
+        transaction.commit().await.map_err(&typed)?;
+        sandbox.state = super::State::Deleting;
+        Ok(BeginDelete::Ours(held, sandbox))
+    }
+
+    /// Opens the removal of a sandbox that is marked as gone while something of it is still there.
+    /// Returns `false` if it ended less than a minute ago: then somebody may still be at it.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be written.
+    pub async fn reopen_delete(&self, id: SandboxId, plan: PlanId, request_id: RequestId) -> Result<bool, StoreError> {
+        let changed = self
+            .session("reopen-delete")
+            .await?
+            .execute(
+                "with b as (update pgsandbox.sandboxes set state = 'deleting'
+                            where id = $1 and prefix = $2 and state in ('deleted', 'failed')
+                              and ended_at < now() - interval '1 minute' returning id)
+                 insert into pgsandbox.plans (id, sandbox_id, kind, state, request_id)
+                 select $3, b.id, 'delete', 'running', $4 from b",
+                &[&Uuid::from(id), &self.prefix, &Uuid::from(plan), &Uuid::from(request_id)],
+            )
+            .await
+            .map_err(self.typed("open a removal again"))?;
+        Ok(changed == 1)
+    }
+
+    /// Takes over plans that are due and that nobody works on: those let go of, those of dead servers, and those of
+    /// ours that are not among `running`. The longest due first.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be written.
+    pub async fn claim(&self, running: &[PlanId], limit: i64) -> Result<Vec<Claimed>, StoreError> {
+        let me = self.number()?;
+        let sql = format!(
+            "with due as (
+                 select p.id from pgsandbox.plans p join pgsandbox.sandboxes b on b.id = p.sandbox_id
+                 where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {}
+                 order by p.next_attempt_at, p.created_at limit $4 for update of p skip locked),
+             p as (update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now() from due where p.id = due.id
+                   returning p.id, p.sandbox_id, p.kind, p.epoch, p.attempts, p.created_at)
+             select {SANDBOX_COLUMNS}, p.id, p.kind, p.epoch, p.attempts
+             from p join pgsandbox.sandboxes b on b.id = p.sandbox_id order by p.created_at",
+            free("$2", "$3")
+        );
+        let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
+        let rows = self
+            .session("claim")
+            .await?
+            .query(&sql, &[&self.prefix, &me, &running, &limit])
+            .await
+            .map_err(self.typed("take over plans"))?;
+        let mut claimed = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let sandbox = record::sandbox(&self.profile, row)?;
+            let (plan, kind, epoch, attempts): (Uuid, String, i64, i32) =
+                (row.get(18), row.get(19), row.get(20), row.get(21));
+            let kind = PlanKind::parse(&kind)?;
+            let held = Held { plan: plan.into(), sandbox: sandbox.id, kind, holder: me, epoch };
+            claimed.push(Claimed { held, sandbox, attempts: u32::try_from(attempts).unwrap_or(0) });
+        }
+        Ok(claimed)
+    }
+
+    /// Returns sandboxes whose removal failed at least `attempts` times, with the last reason.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn stuck(&self, attempts: i32, limit: i64) -> Result<Vec<(Sandbox, String)>, StoreError> {
+        let sql = format!(
+            "select {SANDBOX_COLUMNS}, coalesce(p.last_error, '') from pgsandbox.plans p
+             join pgsandbox.sandboxes b on b.id = p.sandbox_id
+             where b.prefix = $1 and p.state in ('running', 'undoing') and p.attempts >= $2
+             order by p.created_at limit $3"
+        );
+        let rows = self
+            .session("stuck")
+            .await?
+            .query(&sql, &[&self.prefix, &attempts, &limit])
+            .await
+            .map_err(self.typed("list stuck removals"))?;
+        rows.iter().map(|row| Ok((record::sandbox(&self.profile, row)?, row.get(18)))).collect()
+    }
+}
+
+/// A condition that holds while nobody works on plan `p`; takes our number and the array of plans we work on.
+fn free(me: &str, running: &str) -> String {
+    format!(
+        "(p.holder is null
+          or (p.holder = {me} and not p.id = any({running})
+              and p.taken_at < now() - make_interval(secs => {OWN_GRACE_SECONDS}))
+          or (p.holder <> {me} and not {}))",
+        holder_lives()
+    )
+}
+
+fn fenced(changed: u64) -> Result<(), StoreError> {
+    if changed == 1 { Ok(()) } else { Err(StoreError::Fenced) }
+}

@@ -1,0 +1,405 @@
+//! What the metadata holds, as plain values.
+
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::StoreError;
+use crate::model::{
+    Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxNames, Scope, Timestamp,
+};
+use crate::secret::Sealed;
+
+/// A sandbox's state. *Expired* is none: it is a comparison with the server's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Its plan runs.
+    Creating,
+    /// In use.
+    Ready,
+    /// Being removed, at its end or because it could not be made.
+    Deleting,
+    /// Gone: database and roles.
+    Deleted,
+    /// Could not be made, and all that was begun is gone.
+    Failed,
+}
+
+impl State {
+    /// Returns the word that is stored and shown.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Ready => "ready",
+            Self::Deleting => "deleting",
+            Self::Deleted => "deleted",
+            Self::Failed => "failed",
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, StoreError> {
+        [Self::Creating, Self::Ready, Self::Deleting, Self::Deleted, Self::Failed]
+            .into_iter()
+            .find(|state| state.as_str() == text)
+            .ok_or(StoreError::Corrupt("a sandbox's state"))
+    }
+}
+
+/// A sandbox, without its passwords.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Its identity, for good.
+    pub id: SandboxId,
+    /// The profile it was found in.
+    pub profile: String,
+    /// The kind of engine that made it.
+    pub engine: String,
+    /// Names of its database and roles.
+    pub names: SandboxNames,
+    /// The authenticated owner that made it.
+    pub owner: String,
+    /// The authenticated subject that made it.
+    pub subject: String,
+    /// The owner that was named beneath the principal.
+    pub group_owner: Option<String>,
+    /// Sorted by key.
+    pub labels: Vec<(String, String)>,
+    /// What its name was made from.
+    pub hint: Option<String>,
+    /// Where its first contents came from.
+    pub origin: Origin,
+    /// Extensions that were asked for.
+    pub extensions: Vec<String>,
+    /// Its state.
+    pub state: State,
+    /// Why it could not be made.
+    pub failure: Option<String>,
+    /// Size when last measured.
+    pub bytes: Option<u64>,
+    /// When it was reserved.
+    pub created_at: Timestamp,
+    /// When its time is over.
+    pub expires_at: Timestamp,
+    /// The server's clock when this was read.
+    pub read_at: Timestamp,
+}
+
+impl Sandbox {
+    /// Returns whether its time was over when it was read, by the server's clock.
+    pub fn expired(&self) -> bool {
+        self.expires_at <= self.read_at
+    }
+
+    /// Returns the seconds left when it was read; negative once its time is over.
+    pub fn expires_in_seconds(&self) -> i64 {
+        self.expires_at.ms_since(self.read_at) / 1000
+    }
+
+    /// Returns what policies may know of it.
+    pub fn facts(&self) -> SandboxFacts {
+        SandboxFacts {
+            id: self.id,
+            name: self.names.database.clone(),
+            owner: self.owner.clone(),
+            group_owner: self.group_owner.clone(),
+            labels: self.labels.clone(),
+            origin: self.origin,
+            created_at: self.created_at,
+            expires_at: self.expires_at,
+            bytes: self.bytes,
+        }
+    }
+
+    /// Checks that it may be used.
+    ///
+    /// # Errors
+    /// `sandbox_expired` or `sandbox_not_ready`.
+    pub fn usable(&self) -> Result<(), Failure> {
+        let name = &self.names.database;
+        match self.state {
+            State::Ready if !self.expired() => Ok(()),
+            State::Ready => Err(Failure::new(
+                Code::SandboxExpired,
+                format!("the time of sandbox `{name}` was over at {}", self.expires_at),
+            )
+            .hint("extend it before it is cleaned up, or create another")),
+            State::Creating => {
+                Err(Failure::new(Code::SandboxNotReady, format!("sandbox `{name}` is still being made")))
+            }
+            State::Deleting | State::Deleted | State::Failed => {
+                Err(Failure::new(Code::SandboxNotReady, format!("sandbox `{name}` is being removed"))
+                    .hint("create another"))
+            }
+        }
+    }
+}
+
+/// Whether a plan makes or removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlanKind {
+    /// Makes a sandbox.
+    Create,
+    /// Removes one.
+    Delete,
+}
+
+impl PlanKind {
+    pub(super) fn parse(text: &str) -> Result<Self, StoreError> {
+        match text {
+            "create" => Ok(Self::Create),
+            "delete" => Ok(Self::Delete),
+            _ => Err(StoreError::Corrupt("a plan's kind")),
+        }
+    }
+}
+
+/// The right to work on a plan: what changes hands carries another epoch, and an older one writes nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The plan.
+    pub plan: PlanId,
+    /// The sandbox it is about.
+    pub sandbox: SandboxId,
+    /// Whether it makes or removes.
+    pub kind: PlanKind,
+    /// The server that holds it.
+    pub holder: i32,
+    /// How often it has changed hands.
+    pub epoch: i64,
+}
+
+/// A mark in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// A step is about to be done.
+    Intent,
+    /// It was done.
+    Done,
+    /// It is about to be taken back.
+    Undo,
+    /// It was taken back.
+    Undone,
+}
+
+impl Mark {
+    /// Returns the word that is stored.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Intent => "intent",
+            Self::Done => "done",
+            Self::Undo => "undo",
+            Self::Undone => "undone",
+        }
+    }
+}
+
+/// The limits under which a sandbox is reserved, each with who set it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLimits {
+    /// Live sandboxes, the new one included.
+    pub live: std::collections::BTreeMap<Scope, Limit>,
+    /// Bytes of live sandboxes when last measured.
+    pub bytes: std::collections::BTreeMap<Scope, Limit>,
+}
+
+/// A key under which the same request gives the same sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// The caller's key.
+    pub key: String,
+    /// Digest of the request it stands for.
+    pub digest: [u8; 32],
+}
+
+/// All that is written when a sandbox is reserved.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// The sandbox to be.
+    pub id: SandboxId,
+    /// The plan that will make it.
+    pub plan: PlanId,
+    /// The request it is made for.
+    pub request_id: RequestId,
+    /// Its names.
+    pub names: SandboxNames,
+    /// The kind of engine.
+    pub engine: String,
+    /// The owner role's password.
+    pub owner_sealed: Sealed,
+    /// The read-only role's password.
+    pub readonly_sealed: Sealed,
+    /// The authenticated owner.
+    pub owner: String,
+    /// The authenticated subject.
+    pub subject: String,
+    /// The owner named beneath the principal.
+    pub group_owner: Option<String>,
+    /// Labels, keys distinct.
+    pub labels: Vec<(String, String)>,
+    /// What its name is made from.
+    pub hint: Option<String>,
+    /// Where its first contents come from.
+    pub origin: Origin,
+    /// Extensions to install.
+    pub extensions: Vec<String>,
+    /// Its time to live.
+    pub ttl_minutes: u64,
+    /// The quotas it must fit.
+    pub limits: QuotaLimits,
+    /// The caller's idempotency key.
+    pub idempotency: Option<Idempotency>,
+}
+
+/// What a reservation came to.
+#[derive(Clone, Debug)]
+pub enum Reserved {
+    /// The row is written, and the plan is ours.
+    New(Box<Sandbox>, Held),
+    /// The idempotency key has a sandbox already.
+    Replayed(SandboxId),
+}
+
+/// Why a sandbox is not reserved.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReserveError {
+    /// A quota is used up.
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
+    /// The key was used for another request.
+    #[error("the idempotency key was used with other arguments")]
+    IdempotencyConflict,
+    /// Another sandbox has the name.
+    #[error("another sandbox has the name `{0}`")]
+    NameTaken(String),
+    /// The metadata failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A quota that is used up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuotaExceeded {
+    /// Too many live sandboxes.
+    #[error("{who} has {used} live sandboxes on profile `{profile}`; the limit is {}, set by `{}`", limit.value, limit.set_by)]
+    Live {
+        /// The profile.
+        profile: String,
+        /// Whose quota: `owner x` or `group owner x`.
+        who: String,
+        /// How many there are.
+        used: u64,
+        /// The limit and who set it.
+        limit: Limit,
+    },
+    /// Too many bytes.
+    #[error("sandboxes of {who} on profile `{profile}` hold {used} bytes; the limit is {}, set by `{}`", limit.value, limit.set_by)]
+    Bytes {
+        /// The profile.
+        profile: String,
+        /// Whose quota.
+        who: String,
+        /// How many bytes when last measured.
+        used: u64,
+        /// The limit and who set it.
+        limit: Limit,
+    },
+    /// Too many sandboxes still being removed.
+    #[error(
+        "{used} sandboxes of {who} on profile `{profile}` are still being removed; the limit is {limit}, set by `core`"
+    )]
+    Backlog {
+        /// The profile.
+        profile: String,
+        /// Whose quota.
+        who: String,
+        /// How many there are.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+impl From<QuotaExceeded> for Failure {
+    fn from(error: QuotaExceeded) -> Self {
+        let failure = Self::new(Code::QuotaExceeded, error.to_string());
+        match error {
+            QuotaExceeded::Live { .. } => {
+                failure.hint("delete a sandbox first; expired ones count until they are cleaned up")
+            }
+            QuotaExceeded::Bytes { .. } => failure.hint("delete a sandbox or data in one first"),
+            QuotaExceeded::Backlog { .. } => failure.hint("wait until they are gone").retry_after_ms(5_000),
+        }
+    }
+}
+
+impl From<ReserveError> for Failure {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::Quota(error) => error.into(),
+            ReserveError::Store(error) => error.into(),
+            ReserveError::IdempotencyConflict => Self::new(Code::IdempotencyConflict, error.to_string())
+                .hint("use another key, or the arguments of the first call"),
+            ReserveError::NameTaken(_) => Self::new(Code::Internal, error.to_string()),
+        }
+    }
+}
+
+/// The columns that [`sandbox`] reads, in order.
+pub(super) const SANDBOX_COLUMNS: &str = "b.id, b.engine, b.database_name, b.owner_role, b.readonly_role, b.owner, \
+     b.subject, b.group_owner, b.labels, b.hint, b.origin, b.extensions, b.state, b.failure, b.bytes, \
+     (extract(epoch from b.created_at) * 1000)::bigint, (extract(epoch from b.expires_at) * 1000)::bigint, \
+     (extract(epoch from pg_catalog.now()) * 1000)::bigint";
+
+/// Reads a row of [`SANDBOX_COLUMNS`].
+pub(super) fn sandbox(profile: &str, row: &Row) -> Result<Sandbox, StoreError> {
+    let typed = StoreError::from_driver("read a sandbox");
+    let text = |at: usize| row.try_get::<_, String>(at).map_err(&typed);
+    let id: Uuid = row.try_get(0).map_err(&typed)?;
+    let bytes: Option<i64> = row.try_get(14).map_err(&typed)?;
+    Ok(Sandbox {
+        id: id.into(),
+        profile: profile.to_owned(),
+        engine: text(1)?,
+        names: SandboxNames { database: text(2)?, owner_role: text(3)?, readonly_role: text(4)? },
+        owner: text(5)?,
+        subject: text(6)?,
+        group_owner: row.try_get(7).map_err(&typed)?,
+        labels: labels(row.try_get(8).map_err(&typed)?)?,
+        hint: row.try_get(9).map_err(&typed)?,
+        origin: origin(&text(10)?)?,
+        extensions: row.try_get(11).map_err(&typed)?,
+        state: State::parse(&text(12)?)?,
+        failure: row.try_get(13).map_err(&typed)?,
+        bytes: bytes.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("a size"))?,
+        created_at: time(row, 15)?,
+        expires_at: time(row, 16)?,
+        read_at: time(row, 17)?,
+    })
+}
+
+fn time(row: &Row, at: usize) -> Result<Timestamp, StoreError> {
+    let ms: i64 = row.try_get(at).map_err(StoreError::from_driver("read a time"))?;
+    Ok(Timestamp::from_unix_ms(u64::try_from(ms).map_err(|_| StoreError::Corrupt("a time"))?))
+}
+
+fn labels(value: serde_json::Value) -> Result<Vec<(String, String)>, StoreError> {
+    let serde_json::Value::Object(map) = value else { return Err(StoreError::Corrupt("labels")) };
+    let mut labels = Vec::with_capacity(map.len());
+    for (key, value) in map {
+        let serde_json::Value::String(value) = value else { return Err(StoreError::Corrupt("labels")) };
+        labels.push((key, value));
+    }
+    labels.sort();
+    Ok(labels)
+}
+
+/// Returns labels as they are stored.
+pub(super) fn labels_json(labels: &[(String, String)]) -> serde_json::Value {
+    labels.iter().map(|(key, value)| (key.clone(), serde_json::Value::String(value.clone()))).collect()
+}
+
+fn origin(text: &str) -> Result<Origin, StoreError> {
+    [Origin::Empty, Origin::Clone, Origin::Fork, Origin::Template]
+        .into_iter()
+        .find(|origin| origin.as_str() == text)
+        .ok_or(StoreError::Corrupt("an origin"))
+}
