@@ -1,10 +1,23 @@
 //! The Postgres engine: managed cluster, admin and sandbox sessions, plan steps, isolation.
 
+mod admin;
 mod endpoint;
-#[allow(dead_code, reason = "the sessions that use it come next")]
+mod managed;
 pub(crate) mod net;
+mod scram;
+mod server;
+mod startup;
+mod url;
 mod wire;
 
+pub use admin::AdminSession;
 pub use endpoint::{Endpoint, Host, StartupOptions};
+pub use managed::{
+    ADMIN_ROLE, BinarySettings, ClusterStatus, Home, Installation, ManagedCluster, ManagedError, ManagedSettings,
+    PORT_FIRST, RunAs, discover,
+};
 pub use net::NetError;
+pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};
+pub use startup::{APPLICATION_NAME, Purpose, as_options_text, options};
+pub use url::{Credentials, PostgresUrl, UrlError, UrlOrigin};
 pub use wire::SandboxSession;

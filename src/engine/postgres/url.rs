@@ -119,10 +119,8 @@ impl PostgresUrl {
         if text.len() > URL_BYTES_MAX {
             return Err(UrlError::TooLong);
         }
-        let rest = text
-            .strip_prefix("postgresql://")
-            .or_else(|| text.strip_prefix("postgres://"))
-            .ok_or(UrlError::Scheme)?;
+        let rest =
+            text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")).ok_or(UrlError::Scheme)?;
         if rest.contains('#') {
             return Err(UrlError::Fragment);
         }
