@@ -66,8 +66,10 @@ impl StderrLog {
             message = back;
             thread::sleep(FLUSH_POLL);
         }
-        // Late or never: in both cases the time is up.
-        drop(written.recv_timeout(end.saturating_duration_since(Instant::now())));
+        let left = end.saturating_duration_since(Instant::now());
+        if written.recv_timeout(left).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
