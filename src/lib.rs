@@ -18,3 +18,5 @@ pub mod secret;
 
 pub mod identity;
 pub mod telemetry;
+
+pub mod config;

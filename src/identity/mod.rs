@@ -1,1 +1,70 @@
-//! Who asks.
+//! Who asks, where the operating system says so: the local user of stdio and the command line.
+//!
+//! The subject is the process' own user, which no argument and no variable can change. The owner, whose quotas
+//! apply, may be named by the operator. Nothing here authenticates anybody over a network.
+
+use std::fs;
+use std::path::Path;
+
+use crate::model::{Principal, Transport, owner_fault};
+
+/// Where user names are.
+const PASSWD: &str = "/etc/passwd";
+
+/// Returns the local user as the principal of a process. `owner` has been checked by the configuration.
+pub fn local_user(transport: Transport, owner: Option<&str>) -> Principal {
+    let uid = rustix::process::geteuid().as_raw();
+    let subject = user_name(uid, Path::new(PASSWD));
+    principal(subject, transport, owner)
+}
+
+fn principal(subject: String, transport: Transport, owner: Option<&str>) -> Principal {
+    let owner = owner.map_or_else(|| subject.clone(), str::to_owned);
+    Principal { subject, owner, groups: Vec::new(), transport, client: String::new() }
+}
+
+/// Returns a user's name, or `uid-N` where the file has none that can be an owner (users of a directory service).
+fn user_name(uid: u32, passwd: &Path) -> String {
+    let text = fs::read(passwd).unwrap_or_default();
+    let named = String::from_utf8_lossy(&text).lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
+        (number.parse::<u32>() == Ok(uid) && owner_fault(name).is_none()).then(|| name.to_owned())
+    });
+    named.unwrap_or_else(|| format!("uid-{uid}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(passwd: &str, uid: u32, expected: &str) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("passwd");
+        fs::write(&path, passwd).unwrap();
+        assert_eq!(user_name(uid, &path), expected);
+    }
+
+    #[test]
+    fn a_user_is_found_by_number() {
+        check("root:x:0:0:root:/root:/bin/sh\nana:x:1000:1000::/home/ana:/bin/sh\n", 1000, "ana");
+        check("# comment\n\nana:x:1000:1000\nbob:x:1000:1000\n", 1000, "ana");
+    }
+
+    #[test]
+    fn a_user_without_a_usable_name_is_a_number() {
+        check("root:x:0:0\n", 1000, "uid-1000");
+        check("", 7, "uid-7");
+        check("system:reaper:x:7:7\n", 7, "uid-7");
+        check("*:x:7:7\n", 7, "uid-7");
+        assert_eq!(user_name(7, Path::new("/nonexistent")), "uid-7");
+    }
+
+    #[test]
+    fn the_owner_is_the_user_unless_named() {
+        let user = local_user(Transport::Cli, None);
+        assert_eq!(user.owner, user.subject);
+        let named = local_user(Transport::Stdio, Some("team"));
+        assert_eq!((named.subject, named.owner.as_str()), (user.subject, "team"));
+    }
+}

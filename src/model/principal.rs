@@ -1,5 +1,7 @@
 //! Who asks.
 
+use super::limits::LABEL_BYTES_MAX;
+
 /// The authenticated caller. Nothing in it is chosen by the caller's arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
@@ -38,4 +40,20 @@ impl Transport {
             Self::Internal => "internal",
         }
     }
+}
+
+/// What the owners of the program's own upkeep begin with; nobody else's does.
+pub const SYSTEM_OWNER_PREFIX: &str = "system:";
+
+/// Says what is wrong with the name of an owner, if anything.
+///
+/// Policies' settings match owners by patterns, so what a pattern is made of cannot be in a name.
+pub fn owner_fault(owner: &str) -> Option<String> {
+    let odd = |c: char| c.is_control() || matches!(c, '*' | '?' | '[' | ']');
+    if owner.is_empty() || owner.len() > LABEL_BYTES_MAX || owner.chars().any(odd) || owner.trim() != owner {
+        return Some(format!(
+            "is not 1 to {LABEL_BYTES_MAX} bytes without control characters, `*`, `?`, `[`, `]`, or blanks at an end"
+        ));
+    }
+    owner.starts_with(SYSTEM_OWNER_PREFIX).then(|| format!("begins with `{SYSTEM_OWNER_PREFIX}`, which is reserved"))
 }

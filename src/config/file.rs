@@ -1,0 +1,202 @@
+//! The configuration file.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::environment::{Common, Environment};
+use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT};
+use super::node::Node;
+use super::read::{Faults, Found, Reader, shown};
+use super::resolve::{ProfileInput, profiles};
+use super::{Config, Source, StateDir, seen_from};
+use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
+use crate::model::Secret;
+use crate::telemetry::{ExportSettings, TelemetrySettings, endpoint_fault, header_fault};
+
+/// The largest file that is read: a thousand profiles fit.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Where OpenTelemetry programs are told of a collector.
+const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+pub(super) fn load(path: &Path, environment: &Environment, common: Common, faults: &Faults) -> Option<Config> {
+    let place = path.display().to_string();
+    let text = match read(path) {
+        Ok(text) => text,
+        Err(what) => {
+            faults.add(place, what);
+            return None;
+        }
+    };
+    let entries = match serde_json::from_str::<Node>(&text) {
+        Ok(Node::Object(entries)) => entries,
+        Ok(other) => {
+            faults.add(place, format!("holds {}; expected an object", other.kind()));
+            return None;
+        }
+        // The library's own text may show a piece of the file.
+        Err(fault) => {
+            faults.add(place, format!("is not JSON: look at line {} column {}", fault.line(), fault.column()));
+            return None;
+        }
+    };
+    let base = path.parent().unwrap_or(Path::new(""));
+    let root = Reader::root(&entries, faults);
+    let inputs = match root.objects("profiles") {
+        Some(items) if items.is_empty() => {
+            faults.add("profiles", "is empty; leave it out for a managed profile");
+            Vec::new()
+        }
+        Some(items) => items.iter().map(profile).collect(),
+        None if root.has("profiles") => Vec::new(),
+        None => vec![managed()],
+    };
+    let default = root.text("defaultProfile");
+    let profiles = profiles(inputs, default, &common.bin_dirs, faults);
+    let policies = root.text("policies").and_then(|found| existing_file(base, &found, faults));
+    let audit = audit(&root, &common.home, faults);
+    let export = root.object("telemetry").and_then(|telemetry| export(&telemetry, environment, faults));
+    let (profiles, default_profile) = profiles?;
+    let warnings = warnings(path, profiles.iter().map(|profile| &profile.source));
+    Some(Config {
+        home: common.home,
+        profiles,
+        default_profile,
+        policies,
+        audit,
+        telemetry: TelemetrySettings { log_filter: common.log_filter, export },
+        owner: common.owner,
+        warnings,
+    })
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(|fault| format!("cannot be read: {fault}"))?;
+    let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    match bytes {
+        Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => Err(format!("is over {FILE_BYTES_MAX} bytes")),
+        Ok(_) => Ok(text),
+        Err(fault) => Err(format!("cannot be read: {fault}")),
+    }
+}
+
+fn profile(reader: &Reader<'_>) -> ProfileInput {
+    ProfileInput {
+        place: reader.place().to_owned(),
+        name: reader.text("name"),
+        admin_url: reader.secret("adminUrl"),
+        managed: reader.flag("managedLocal"),
+        postgres_version: reader.version("postgresVersion"),
+        prefix: reader.text("databasePrefix"),
+        default_ttl_minutes: reader.number("defaultTtlMinutes"),
+        max_ttl_minutes: reader.number("maxTtlMinutes"),
+        max_active: reader.number("maxActiveDatabasesPerOwner"),
+        allowed_extensions: reader.texts("allowedExtensions"),
+        allow_external: reader.flag("allowExternalAdminUrl"),
+        allowed_admin_hosts: reader.texts("allowedAdminHosts"),
+    }
+}
+
+/// Returns the profile of a file that names none.
+fn managed() -> ProfileInput {
+    ProfileInput {
+        place: "profiles".to_owned(),
+        name: Some(Found { value: "local".to_owned(), place: "profiles".to_owned() }),
+        managed: Some(Found { value: true, place: "profiles".to_owned() }),
+        ..Default::default()
+    }
+}
+
+fn existing_file(base: &Path, found: &Found<String>, faults: &Faults) -> Option<PathBuf> {
+    let path = seen_from(base, &found.value);
+    if path.is_file() {
+        return Some(path);
+    }
+    faults.add(&found.place, format!("is not a file: `{}`", shown(&path.display().to_string())));
+    None
+}
+
+fn audit(root: &Reader<'_>, home: &StateDir, faults: &Faults) -> AuditSettings {
+    let mut settings = AuditSettings {
+        dir: home.audit(),
+        sync: Sync::Every(SYNC_INTERVAL_DEFAULT),
+        rotate_bytes: ROTATE_BYTES_DEFAULT,
+    };
+    let Some(audit) = root.object("audit") else { return settings };
+    if let Some(dir) = audit.text("dir") {
+        if !Path::new(&dir.value).is_absolute() {
+            faults.add(&dir.place, "is not an absolute path");
+        }
+        settings.dir = PathBuf::from(dir.value);
+    }
+    let interval = audit.number("syncIntervalMs");
+    if let Some(interval) = &interval {
+        settings.sync = Sync::Every(Duration::from_millis(interval.value));
+    }
+    if audit.word("sync").is_some_and(|word| word.value == "always") {
+        if let Some(interval) = interval {
+            faults.add(interval.place, "does not count with `sync` `always`; remove one of them");
+        }
+        settings.sync = Sync::Always;
+    }
+    if let Some(bytes) = audit.number("rotateBytes") {
+        settings.rotate_bytes = bytes.value;
+    }
+    settings
+}
+
+fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) -> Option<ExportSettings> {
+    // All keys are read even if nothing is exported, so that their faults do not wait for the day it is.
+    let enabled = telemetry.flag("enabled");
+    let endpoint = telemetry.text("endpoint");
+    let timeout_ms = telemetry.number("timeoutMs").map_or(EXPORT_TIMEOUT_MS_DEFAULT, |found| found.value);
+    let queue_spans = telemetry.number("queueSpans").map_or(QUEUE_SPANS_DEFAULT, |found| found.value);
+    let names = telemetry.map("headersFromEnv");
+    if enabled.is_none() && !telemetry.has("enabled") {
+        faults.add("telemetry.enabled", "is missing; say `true` or `false`");
+    }
+    let enabled = enabled.is_some_and(|found| found.value);
+    let endpoint = match endpoint {
+        None if enabled && !telemetry.has("endpoint") => environment.text(OTLP_ENDPOINT, faults).or_else(|| {
+            faults.add("telemetry.endpoint", format!("is missing, and `{OTLP_ENDPOINT}` is not set either"));
+            None
+        }),
+        endpoint => endpoint,
+    };
+    if let Some(endpoint) = &endpoint
+        && let Some(what) = endpoint_fault(&endpoint.value)
+    {
+        faults.add(&endpoint.place, what);
+    }
+    let mut headers = Vec::new();
+    for (header, variable) in names.as_ref().map(|found| found.value.as_slice()).unwrap_or_default() {
+        let place = format!("telemetry.headersFromEnv.{}", shown(header));
+        match environment.raw(variable).and_then(|value| value.to_str()) {
+            Some(value) => {
+                if let Some(what) = header_fault(header, value) {
+                    faults.add(place, what);
+                }
+                headers.push((header.clone(), Secret::new(value)));
+            }
+            None if enabled => faults.add(place, format!("names `{}`, which is not set", shown(variable))),
+            None => {}
+        }
+    }
+    let timeout = Duration::from_millis(timeout_ms);
+    let queue_spans = usize::try_from(queue_spans).unwrap_or(usize::MAX);
+    enabled.then(|| Some(ExportSettings { endpoint: endpoint?.value, headers, timeout, queue_spans })).flatten()
+}
+
+/// Says if others can read admin URLs in the file.
+fn warnings<'a>(path: &Path, mut sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
+    let secret = sources.any(|source| matches!(source, Source::External { .. }));
+    let mode = fs::metadata(path).map_or(0, |meta| meta.permissions().mode());
+    if secret && mode & 0o077 != 0 {
+        let text = format!("`{}` holds an admin URL and others may read it; `chmod 600` it", path.display());
+        return vec![text];
+    }
+    Vec::new()
+}

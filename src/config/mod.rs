@@ -1,0 +1,153 @@
+//! Configuration: what was written down → what the program runs with.
+//!
+//! Loading reads; it starts, makes and connects to nothing. Whatever is unreadable, unknown or out of range
+//! stops the start, with every fault listed: a limit that cannot be read never becomes no limit, and nothing
+//! that is configured is ignored. [`Config`] has a value for everything that has a default. [`keys`] is the one
+//! list of keys and variables.
+
+mod environment;
+mod file;
+pub mod keys;
+mod node;
+mod read;
+mod resolve;
+mod state_dir;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use environment::Environment;
+pub use state_dir::{StateDir, StateDirError};
+
+use crate::audit::AuditSettings;
+use crate::model::{Code, Failure, Secret};
+use crate::telemetry::TelemetrySettings;
+
+/// All that is configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where the program keeps its state. Nothing there has been looked at.
+    pub home: StateDir,
+    /// The servers, in the order they were written; at least one.
+    pub profiles: Vec<ProfileConfig>,
+    /// The name of one of them.
+    pub default_profile: String,
+    /// The policy TOML; `None` for the bundled policies.
+    pub policies: Option<PathBuf>,
+    /// The audit log.
+    pub audit: AuditSettings,
+    /// Log and traces.
+    pub telemetry: TelemetrySettings,
+    /// In whose name local calls are made, if not the local user's.
+    pub owner: Option<String>,
+    /// What works and should be looked at.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Returns the profile of that name.
+    pub fn profile(&self, name: &str) -> Option<&ProfileConfig> {
+        self.profiles.iter().find(|profile| profile.name == name)
+    }
+}
+
+/// A server on which sandboxes are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfileConfig {
+    /// Unique among the profiles.
+    pub name: String,
+    /// Where the server comes from.
+    pub source: Source,
+    /// What names of databases and roles begin with.
+    pub prefix: String,
+    /// Not over `max_ttl_minutes`.
+    pub default_ttl_minutes: u64,
+    /// From a sandbox's creation.
+    pub max_ttl_minutes: u64,
+    /// `None` where the profile does not say; empty where it allows none.
+    pub allowed_extensions: Option<Vec<String>>,
+    /// `None` where the profile does not say.
+    pub max_active_databases_per_owner: Option<u64>,
+}
+
+/// Where a profile's server comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A cluster that this program starts and looks after.
+    Managed {
+        /// The major version it must have.
+        postgres_version: Option<u16>,
+        /// Where server programs are looked for first.
+        bin_dirs: BinDirs,
+    },
+    /// A server of the operator's own.
+    External {
+        /// Parsed once without fault, and its host allowed.
+        admin_url: Secret,
+        /// Whether hosts other than this machine were allowed.
+        allow_external: bool,
+        /// Such hosts by name, in lower case.
+        allowed_admin_hosts: Vec<String>,
+        /// The major version it must have.
+        postgres_version: Option<u16>,
+    },
+}
+
+/// Directories of server programs, from the environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BinDirs {
+    /// For any version.
+    pub any: Option<PathBuf>,
+    /// For one major version.
+    pub by_major: BTreeMap<u16, PathBuf>,
+}
+
+/// One thing that is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fault {
+    /// A key's path, a variable's name, or a file.
+    pub place: String,
+    /// What is wrong with it. Shows no value that could be a secret.
+    pub what: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` {}", self.place, self.what)
+    }
+}
+
+/// All that is wrong with the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    /// At least one.
+    pub faults: Vec<Fault>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the configuration cannot be used")?;
+        self.faults.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::new(Code::InvalidConfiguration, error.to_string())
+            .hint("correct what is listed; `docs/reference/configuration.md` has every key and variable")
+    }
+}
+
+/// Reads the configuration that `environment` names.
+///
+/// # Errors
+/// Fails with every fault there is.
+pub fn load(environment: &Environment) -> Result<Config, ConfigError> {
+    environment::load(environment)
+}
+
+/// Returns `path`, seen from `base` if it is relative.
+fn seen_from(base: &Path, path: &str) -> PathBuf {
+    base.join(path)
+}

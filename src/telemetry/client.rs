@@ -1,0 +1,133 @@
+//! The HTTP client that carries spans to the collector.
+//!
+//! The exporter calls from a thread without a runtime, so each request is a task on the program's own, with a
+//! time limit, a connection of its own, and a bound on the answer. Redirects are not followed: spans go where the
+//! configuration says and nowhere else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::uri::{Authority, Scheme};
+use http::{HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use opentelemetry_http::{HttpClient, HttpError};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio_rustls::TlsConnector;
+
+/// The largest answer that is read; a collector says a few bytes.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+/// Sends each request by a task on a runtime.
+#[derive(Debug)]
+pub(super) struct RuntimeClient {
+    runtime: Handle,
+    timeout: Duration,
+}
+
+impl RuntimeClient {
+    pub(super) fn new(runtime: Handle, timeout: Duration) -> Self {
+        Self { runtime, timeout }
+    }
+}
+
+#[async_trait]
+impl HttpClient for RuntimeClient {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let timeout = self.timeout;
+        let exchange = async move { tokio::time::timeout(timeout, exchange(request)).await };
+        match self.runtime.spawn(exchange).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err("the collector did not answer in time".into()),
+            Err(_) => Err("the program is ending".into()),
+        }
+    }
+}
+
+async fn exchange(request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    let (authority, tls) = target(request.uri())?;
+    let host = bare_host(&authority).to_owned();
+    let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+    let stream = TcpStream::connect((host.as_str(), port)).await?;
+    if !tls {
+        return talk(stream, request, &authority).await;
+    }
+    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host)?, stream).await?;
+    talk(stream, request, &authority).await
+}
+
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Bytes>,
+    authority: &Authority,
+) -> Result<Response<Bytes>, HttpError> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    // Ends with the sender; what it fails with, the sender reports.
+    let connection = tokio::spawn(connection);
+    let (mut parts, body) = request.into_parts();
+    parts.headers.insert(header::HOST, HeaderValue::from_str(authority.as_str())?);
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    parts.uri = path.parse()?;
+    let answer = sender.send_request(Request::from_parts(parts, Full::new(body))).await?;
+    let (parts, body) = answer.into_parts();
+    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
+    connection.abort();
+    Ok(Response::from_parts(parts, body))
+}
+
+/// Returns where a request goes, and whether by TLS.
+fn target(uri: &Uri) -> Result<(Authority, bool), HttpError> {
+    let authority = uri.authority().cloned().ok_or("the collector's URL names no host")?;
+    match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP => Ok((authority, false)),
+        Some(scheme) if *scheme == Scheme::HTTPS => Ok((authority, true)),
+        _ => Err("the collector's URL is neither `http://` nor `https://`".into()),
+    }
+}
+
+/// Returns a host without the brackets of an IPv6 address.
+fn bare_host(authority: &Authority) -> &str {
+    authority.host().trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Says what is wrong with a collector's URL, if anything. Does not show it.
+pub fn endpoint_fault(endpoint: &str) -> Option<String> {
+    let uri = endpoint.parse::<Uri>().ok();
+    let fits = uri.as_ref().is_some_and(|uri| target(uri).is_ok_and(|(authority, _)| !authority.host().is_empty()));
+    if !fits {
+        return Some("is not a URL like `http://localhost:4318`".to_owned());
+    }
+    if endpoint.contains('@') || uri.is_some_and(|uri| uri.query().is_some()) {
+        return Some("holds credentials or parameters; send those as headers".to_owned());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_checked() {
+        for good in ["http://localhost:4318", "https://collector.example/otlp", "http://[::1]:4318/"] {
+            assert_eq!(endpoint_fault(good), None, "{good}");
+        }
+        for bad in ["", "localhost:4318", "grpc://x", "http://", "http://u:pw@x", "http://x?key=1", "/v1/traces"] {
+            let fault = endpoint_fault(bad).unwrap_or_else(|| panic!("{bad} passes"));
+            assert!(!fault.contains("pw"));
+        }
+    }
+}

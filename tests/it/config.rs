@@ -1,0 +1,476 @@
+//! Configurations that load, and configurations that must not, with every fault found at once.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pgsandbox::audit::Sync;
+use pgsandbox::config::keys::{KEYS, Kind, VARIABLES, key_at, names_in};
+use pgsandbox::config::{Config, Environment, Source, StateDir, StateDirError, load};
+use pgsandbox::model::{Code, Failure};
+
+/// Loads a file's text with further variables.
+fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("pgsandbox.json");
+    fs::write(&path, text).unwrap();
+    let mut all = vec![("PGSANDBOX_CONFIG", path.to_str().unwrap()), ("PGSANDBOX_HOME", "/srv/state")];
+    all.extend_from_slice(variables);
+    loaded(&all)
+}
+
+fn loaded(variables: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+    let environment = Environment::of(variables.iter().copied(), false);
+    load(&environment).map_err(|error| error.faults.iter().map(ToString::to_string).collect())
+}
+
+/// Checks that a file is refused for exactly these reasons: each a place and a piece of the text.
+fn check_file(text: &str, expected: &[(&str, &str)]) {
+    check(load_text(text, &[]), expected);
+}
+
+fn check_variables(variables: &[(&str, &str)], expected: &[(&str, &str)]) {
+    let mut all = vec![("HOME", "/home/ana")];
+    all.extend_from_slice(variables);
+    check(loaded(&all), expected);
+}
+
+fn check(result: Result<Config, Vec<String>>, expected: &[(&str, &str)]) {
+    let faults = result.expect_err("it loads");
+    for (place, piece) in expected {
+        let found = faults.iter().any(|fault| fault.starts_with(&format!("`{place}`")) && fault.contains(piece));
+        assert!(found, "no fault at `{place}` saying `{piece}` in {faults:#?}");
+    }
+    assert_eq!(faults.len(), expected.len(), "{faults:#?}");
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
+}
+
+/// Loads an example as a user would who copied it, with a policy file beside it where it names one.
+fn load_example(name: &str) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    fs::copy(example(name), &path).unwrap();
+    fs::write(dir.path().join("policies.toml"), "").unwrap();
+    let variables = [
+        ("PGSANDBOX_CONFIG", path.to_str().unwrap()),
+        ("HOME", "/home/ana"),
+        ("COLLECTOR_AUTHORIZATION", "Bearer t0ken"),
+    ];
+    loaded(&variables).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
+}
+
+#[test]
+fn every_example_loads() {
+    for entry in fs::read_dir(example("")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name.ends_with(".json") {
+            load_example(&name);
+        }
+    }
+}
+
+#[test]
+fn an_example_means_what_it_says() {
+    let config = load_example("several-profiles.json");
+    assert_eq!(config.default_profile, "local");
+    let names: Vec<_> = config.profiles.iter().map(|profile| profile.name.as_str()).collect();
+    assert_eq!(names, ["local", "socket", "team"]);
+    assert!(matches!(config.profiles[0].source, Source::Managed { postgres_version: Some(16), .. }));
+    let Source::External { allow_external, allowed_admin_hosts, .. } = &config.profiles[2].source else { panic!() };
+    assert!(*allow_external);
+    assert_eq!(allowed_admin_hosts, &["sandbox-db.internal"]);
+    assert_eq!(config.profiles[2].max_active_databases_per_owner, Some(20));
+    assert_eq!(config.profiles[2].allowed_extensions, None);
+
+    let config = load_example("managed-with-policies.json");
+    assert!(config.policies.unwrap().ends_with("policies.toml"));
+    assert_eq!(config.audit.sync, Sync::Every(Duration::from_millis(250)));
+    assert_eq!(config.audit.dir, Path::new("/var/log/pgsandbox/audit"));
+    let export = config.telemetry.export.unwrap();
+    assert_eq!((export.endpoint.as_str(), export.queue_spans), ("http://localhost:4318", 8192));
+    assert_eq!(export.headers[0].1.expose(), "Bearer t0ken");
+}
+
+#[test]
+fn with_nothing_configured_there_is_one_managed_profile() {
+    let config = loaded(&[("HOME", "/home/ana")]).unwrap();
+    assert_eq!(config.home.path(), Path::new("/home/ana/.pgsandbox"));
+    assert_eq!(config.default_profile, "local");
+    assert!(matches!(config.profiles[0].source, Source::Managed { postgres_version: None, .. }));
+    assert_eq!((config.profiles[0].default_ttl_minutes, config.profiles[0].max_ttl_minutes), (240, 1440));
+    assert_eq!(config.profiles[0].prefix, "pgsandbox");
+    assert_eq!(config.telemetry.export, None);
+    assert_eq!(config.audit.dir, Path::new("/home/ana/.pgsandbox/audit"));
+    assert_eq!(load_text("{}", &[]).unwrap().profiles, config.profiles);
+}
+
+#[test]
+fn as_root_state_is_kept_where_the_clusters_user_can_reach_it() {
+    let config = load(&Environment::of([("HOME", "/root")], true)).unwrap();
+    assert_eq!(config.home.path(), Path::new("/var/lib/pgsandbox"));
+}
+
+#[test]
+fn variables_alone_make_one_profile() {
+    let config = loaded(&[
+        ("PGSANDBOX_HOME", "/srv/state"),
+        ("PGSANDBOX_ADMIN_DATABASE_URL", "postgres://admin:pw@127.0.0.1/postgres"),
+        ("PGSANDBOX_DATABASE_PREFIX", "team"),
+        ("PGSANDBOX_DEFAULT_TTL_MINUTES", "30"),
+        ("PGSANDBOX_MAX_TTL_MINUTES", "60"),
+        ("PGSANDBOX_MAX_ACTIVE_DATABASES_PER_OWNER", "3"),
+        ("PGSANDBOX_ALLOWED_EXTENSIONS", "pgcrypto, hstore"),
+        ("PGSANDBOX_POSTGRES_VERSION", "16.3"),
+        ("PGSANDBOX_POSTGRES_BIN_DIR", "/usr/bin"),
+        ("PGSANDBOX_POSTGRES_16_BIN_DIR", "/bin"),
+        ("PGSANDBOX_OWNER", "ana"),
+        ("PGSANDBOX_LOG", "debug"),
+        ("PGSANDBOX_TEST_ANYTHING", "x"),
+        ("PGSANDBOX_DATABASE_URL", "set by with-database"),
+    ])
+    .unwrap();
+    let profile = &config.profiles[0];
+    assert_eq!((profile.name.as_str(), profile.prefix.as_str()), ("default", "team"));
+    assert_eq!((profile.default_ttl_minutes, profile.max_ttl_minutes), (30, 60));
+    assert_eq!(profile.max_active_databases_per_owner, Some(3));
+    assert_eq!(profile.allowed_extensions.as_deref(), Some(&["pgcrypto".to_owned(), "hstore".to_owned()][..]));
+    assert!(matches!(profile.source, Source::External { postgres_version: Some(16), .. }));
+    assert_eq!(config.owner.as_deref(), Some("ana"));
+}
+
+#[test]
+fn all_faults_of_a_file_are_reported_together_with_their_paths() {
+    check_file(
+        r#"{
+            "defaultprofile": "a",
+            "profiles": [
+                {"name": "a", "managedLocal": true, "maxTtlMinutes": 0, "defaultTtlMinutes": "4h", "databaseprefix": "x"},
+                {"name": "b c", "adminUrl": "postgres://u@localhost/d", "allowedExtensions": ["dblink", "UPPER"]},
+                {"managedLocal": true, "adminUrl": "mysql://x"},
+                7
+            ],
+            "sources": {},
+            "audit": {"sync": "never", "rotateBytes": 1},
+            "telemetry": {"endpoint": "localhost"}
+        }"#,
+        &[
+            ("defaultprofile", "did you mean `defaultProfile`?"),
+            ("defaultProfile", "is missing"),
+            ("profiles[0].maxTtlMinutes", "is 0; expected a whole number from 1"),
+            ("profiles[0].defaultTtlMinutes", "is text; expected a whole number"),
+            ("profiles[0].databaseprefix", "did you mean `databasePrefix`?"),
+            ("profiles[1].name", "is not 1 to 64 letters"),
+            ("profiles[1].allowedExtensions", "`dblink`"),
+            ("profiles[1].allowedExtensions", "no extension's name"),
+            ("profiles[2].name", "is missing"),
+            ("profiles[2].adminUrl", "stands beside `managedLocal`"),
+            ("profiles[3]", "expected an object"),
+            ("sources", "not available in this version"),
+            ("audit.sync", "expected `always` or `interval`"),
+            ("audit.rotateBytes", "expected a whole number"),
+            ("telemetry.enabled", "is missing"),
+            ("telemetry.endpoint", "is not a URL"),
+        ],
+    );
+}
+
+#[test]
+fn a_limit_that_cannot_be_read_never_becomes_no_limit() {
+    for value in ["null", "-1", "0", "1.5", "1e3", "\"5\"", "99999999999999999999", "[]", "true"] {
+        check_file(
+            &format!(
+                r#"{{"profiles": [{{"name": "a", "managedLocal": true, "maxActiveDatabasesPerOwner": {value}}}]}}"#
+            ),
+            &[("profiles[0].maxActiveDatabasesPerOwner", "expected a whole number from 1 to 10000")],
+        );
+    }
+    for value in ["", "-1", "0", "1.5", "five", "99999999999999999999", "0x10", "+5", " 5"] {
+        let piece = if value.is_empty() { "is set and empty" } else { "is not a whole number from 1 to 10000" };
+        check_variables(
+            &[("PGSANDBOX_MAX_ACTIVE_DATABASES_PER_OWNER", value)],
+            &[("PGSANDBOX_MAX_ACTIVE_DATABASES_PER_OWNER", piece)],
+        );
+    }
+    check_file(
+        r#"{"profiles": [{"name": "a", "managedLocal": true, "allowedExtensions": "hstore"}]}"#,
+        &[("profiles[0].allowedExtensions", "expected a list")],
+    );
+}
+
+#[test]
+fn what_stands_twice_is_refused() {
+    check_file(
+        r#"{"profiles": [{"name": "a", "managedLocal": true, "maxTtlMinutes": 5, "maxTtlMinutes": 500}]}"#,
+        &[("profiles[0].maxTtlMinutes", "stands here twice")],
+    );
+    check_file(
+        r#"{"defaultProfile": "a", "profiles": [{"name": "a", "managedLocal": true}, {"name": "a", "managedLocal": true}]}"#,
+        &[("profiles[1].name", "second profile `a`")],
+    );
+}
+
+#[test]
+fn unknown_variables_are_refused_with_the_nearest_name() {
+    check_variables(
+        &[("PGSANDBOX_MAX_TTL_MINUTE", "5"), ("PGSANDBOX_POSTGRES_999_BIN_DIR", "/bin"), ("PGSANDBOX_ZZZZZZ", "1")],
+        &[
+            ("PGSANDBOX_MAX_TTL_MINUTE", "did you mean `PGSANDBOX_MAX_TTL_MINUTES`?"),
+            ("PGSANDBOX_POSTGRES_999_BIN_DIR", "a major version from 13 to 99"),
+            ("PGSANDBOX_ZZZZZZ", "is not known"),
+        ],
+    );
+}
+
+#[test]
+fn a_variable_that_a_file_outranks_is_refused_and_not_ignored() {
+    let result = load_text("{}", &[("PGSANDBOX_MAX_TTL_MINUTES", "5"), ("PGSANDBOX_OWNER", "ana")]);
+    check(result, &[("PGSANDBOX_MAX_TTL_MINUTES", "say `profiles[].maxTtlMinutes` there")]);
+}
+
+#[test]
+fn an_admin_url_stays_on_this_machine_unless_allowed() {
+    let file = |url: &str, more: &str| format!(r#"{{"profiles": [{{"name": "a", "adminUrl": "{url}"{more}}}]}}"#);
+    for url in [
+        "postgres://u@localhost/d",
+        "postgres://u@127.0.0.1/d",
+        "postgres://u@127.9.9.9/d",
+        "postgres://u@[::1]:5433/d",
+        "postgres:///d?host=/run/pg&user=u",
+    ] {
+        load_text(&file(url, ""), &[]).unwrap_or_else(|faults| panic!("{url}: {faults:?}"));
+    }
+    for url in ["postgres://u@db.internal/d", "postgres://u@10.0.0.1/d", "postgres://u@/d?host=db.internal"] {
+        check_file(&file(url, ""), &[("profiles[0].adminUrl", "which is not this machine")]);
+        load_text(&file(url, r#", "allowExternalAdminUrl": true"#), &[]).unwrap();
+    }
+    let listed = r#", "allowExternalAdminUrl": true, "allowedAdminHosts": ["DB.internal"]"#;
+    load_text(&file("postgres://u@db.internal/d", listed), &[]).unwrap();
+    check_file(
+        &file("postgres://u@other.internal/d", listed),
+        &[("profiles[0].adminUrl", "which is not this machine")],
+    );
+    check_file(&file("postgres://u@localhost,evil/d", ""), &[("profiles[0].adminUrl", "several hosts")]);
+}
+
+#[test]
+fn no_fault_shows_a_secret() {
+    let secret = "hunter2hunter2";
+    let url = format!("postgres://admin:{secret}@db.example/d");
+    let odd = format!("postgres://admin:x?{secret}@localhost/d");
+    let files = [
+        format!(r#"{{"profiles": [{{"name": "{url}", "adminUrl": "{odd}", "databasePrefix": "{url}", "{url}": 1}}]}}"#),
+        format!(
+            r#"{{"defaultProfile": "{url}", "policies": "{url}", "audit": "{url}", "telemetry": {{"endpoint": "{url}"}}}}"#
+        ),
+        format!(r#"{{"profiles": [{{"name": "a", "adminUrl": "{odd}", "allowedAdminHosts": ["{url}"]}}]}}"#),
+        format!(r#"{{"profiles": "{url}" oops"#),
+        format!(r#"{{"profiles": [{{"name": "a", "adminUrl": "{url}"}}]}}"#),
+    ];
+    for file in files {
+        let faults = load_text(&file, &[("PGSANDBOX_HOME", &url)]).expect_err("it loads");
+        let text = faults.join("\n");
+        assert!(!text.contains(secret), "{text}");
+    }
+    let config =
+        load_text(r#"{"profiles": [{"name": "a", "adminUrl": "postgres://u:hunter2hunter2@localhost/d"}]}"#, &[]);
+    assert!(!format!("{config:?}").contains(secret));
+    assert!(!format!("{:?}", Environment::of([("PGSANDBOX_ADMIN_DATABASE_URL", &url)], false)).contains(secret));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_stops_the_start() {
+    check(
+        loaded(&[("HOME", "/h"), ("PGSANDBOX_CONFIG", "/nonexistent/x.json")]),
+        &[("/nonexistent/x.json", "cannot be read")],
+    );
+    check(loaded(&[("HOME", "/h"), ("PGSANDBOX_CONFIG", "")]), &[("PGSANDBOX_CONFIG", "is set and empty")]);
+    for (text, piece) in [("", "is not JSON"), ("{\"profiles\": [}", "line 1 column"), ("[]", "holds a list")] {
+        let faults = load_text(text, &[]).expect_err("it loads");
+        assert!(faults.len() == 1 && faults[0].contains(piece), "{faults:?}");
+    }
+    let deep = "[".repeat(100_000);
+    assert!(load_text(&deep, &[]).is_err());
+    check_variables(&[("PGSANDBOX_LOG", "=")], &[("PGSANDBOX_LOG", "is not a log filter")]);
+    check_variables(&[("PGSANDBOX_OWNER", "system:reaper")], &[("PGSANDBOX_OWNER", "reserved")]);
+    check_variables(&[("PGSANDBOX_HOME", "relative")], &[("PGSANDBOX_HOME", "is not an absolute path")]);
+    check(loaded(&[]), &[("HOME", "set `PGSANDBOX_HOME`")]);
+}
+
+#[test]
+fn a_ttl_default_is_not_over_the_maximum() {
+    let file = r#"{"profiles": [{"name": "a", "managedLocal": true, "maxTtlMinutes": 60}]}"#;
+    assert_eq!(load_text(file, &[]).unwrap().profiles[0].default_ttl_minutes, 60);
+    check_file(
+        r#"{"profiles": [{"name": "a", "managedLocal": true, "maxTtlMinutes": 60, "defaultTtlMinutes": 61}]}"#,
+        &[("profiles[0].defaultTtlMinutes", "over the longest life of 60 minutes")],
+    );
+}
+
+#[test]
+fn telemetry_goes_only_where_it_is_configured_to() {
+    let collector = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318")];
+    assert_eq!(load_text("{}", &collector).unwrap().telemetry.export, None);
+    assert_eq!(load_text(r#"{"telemetry": {"enabled": false}}"#, &collector).unwrap().telemetry.export, None);
+    let export = load_text(r#"{"telemetry": {"enabled": true}}"#, &collector).unwrap().telemetry.export.unwrap();
+    assert_eq!(export.endpoint, "http://localhost:4318");
+    check_file(r#"{"telemetry": {"enabled": true}}"#, &[("telemetry.endpoint", "is missing")]);
+    check_file(
+        r#"{"telemetry": {"enabled": true, "endpoint": "http://x", "headersFromEnv": {"authorization": "MISSING"}}}"#,
+        &[("telemetry.headersFromEnv.authorization", "`MISSING`, which is not set")],
+    );
+}
+
+#[test]
+fn a_readable_file_with_an_admin_url_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.json");
+    fs::write(&path, r#"{"profiles": [{"name": "a", "adminUrl": "postgres://u:p@localhost/d"}]}"#).unwrap();
+    let variables = [("PGSANDBOX_CONFIG", path.to_str().unwrap()), ("HOME", "/h")];
+    for (mode, warnings) in [(0o644, 1), (0o600, 0)] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(loaded(&variables).unwrap().warnings.len(), warnings);
+    }
+}
+
+/// The table says of each key what it takes; here each is tried with something else.
+#[test]
+fn every_key_of_the_table_is_read() {
+    for key in KEYS {
+        let wrong = "[[]]";
+        let mut text = wrong.to_owned();
+        for part in key.path.rsplit('.') {
+            text = match part.strip_suffix("[]") {
+                Some(list) => format!(r#"{{"{list}": [{text}]}}"#),
+                None => format!(r#"{{"{part}": {text}}}"#),
+            };
+        }
+        let place = key.path.replace("[]", "[0]");
+        let faults = load_text(&text, &[]).expect_err(key.path);
+        let found = faults.iter().any(|fault| fault.starts_with(&format!("`{place}")));
+        assert!(found, "`{}` with {wrong} gives {faults:#?}", key.path);
+    }
+}
+
+#[test]
+fn the_table_is_complete_and_in_order() {
+    let paths: BTreeSet<_> = KEYS.iter().map(|key| key.path).collect();
+    assert_eq!(paths.len(), KEYS.len());
+    for key in KEYS {
+        assert!(!key.help.is_empty(), "{}", key.path);
+        assert_eq!(key.default.is_empty(), key.kind == Kind::Unavailable, "{}", key.path);
+    }
+    for variable in VARIABLES {
+        assert!(variable.key.is_none_or(|key| key_at(key).is_some()), "{}", variable.name);
+    }
+    assert_eq!(names_in("telemetry").count(), 5);
+    assert_eq!(names_in("profiles[]").count(), 11);
+}
+
+/// Every key that this version acts on stands in some example.
+#[test]
+fn the_examples_show_every_key() {
+    let mut text = String::new();
+    for entry in fs::read_dir(example("")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            text += &fs::read_to_string(path).unwrap();
+        }
+    }
+    for key in KEYS.iter().filter(|key| key.kind != Kind::Unavailable) {
+        let name = key.path.rsplit('.').next().unwrap().trim_end_matches("[]");
+        assert!(text.contains(&format!("\"{name}\":")), "no example has `{}`", key.path);
+    }
+}
+
+#[test]
+fn faults_become_one_failure() {
+    let environment = Environment::of([("PGSANDBOX_HOME", "x"), ("PGSANDBOX_LOG", "=")], false);
+    let failure = Failure::from(load(&environment).unwrap_err());
+    assert_eq!(failure.code, Code::InvalidConfiguration);
+    assert!(failure.message.contains("PGSANDBOX_HOME") && failure.message.contains("PGSANDBOX_LOG"));
+}
+
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn a_state_directory_is_made_private_and_known_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::at(dir.path().join("a/b"));
+    state.open().unwrap();
+    assert_eq!(mode_of(state.path()) & 0o066, 0);
+    fs::write(state.path().join("cluster"), "ours").unwrap();
+    state.open().unwrap();
+}
+
+#[test]
+fn eight_processes_may_make_it_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::at(dir.path().join("state"));
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let state = &state;
+            scope.spawn(move || {
+                state.open().unwrap();
+                fs::write(state.path().join(n.to_string()), "").unwrap();
+                state.open().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn what_another_program_wrote_is_refused_by_name_and_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(dir.path().join("config.json"), "{}").unwrap();
+    let error = StateDir::at(dir.path()).open().unwrap_err();
+    assert!(matches!(&error, StateDirError::Foreign { example, .. } if example == "config.json"), "{error}");
+    assert!(error.to_string().contains(dir.path().to_str().unwrap()));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_later_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::at(dir.path().join("s"));
+    state.open().unwrap();
+    fs::write(state.path().join("pgsandbox.state"), "pgsandbox state directory, format 2\n").unwrap();
+    assert!(matches!(state.open(), Err(StateDirError::Format { found, .. }) if found == "2"));
+}
+
+#[test]
+fn a_directory_that_others_can_look_into_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::at(dir.path().join("s"));
+    state.open().unwrap();
+    fs::set_permissions(state.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let error = state.open().unwrap_err();
+    assert!(matches!(error, StateDirError::TooOpen { mode: 0o755, .. }), "{error}");
+    assert!(Failure::from(error).hint.unwrap().contains("chmod 7"));
+}
+
+#[test]
+fn a_crash_while_marking_does_not_lock_the_directory_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = StateDir::at(dir.path().join("s"));
+    fs::create_dir(state.path()).unwrap();
+    fs::set_permissions(state.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(state.path().join("pgsandbox.state.new"), "pgsan").unwrap();
+    state.open().unwrap();
+    state.open().unwrap();
+}
+
+#[test]
+fn a_file_in_the_directorys_place_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("s"), "").unwrap();
+    assert!(matches!(StateDir::at(dir.path().join("s")).open(), Err(StateDirError::NotADirectory { .. })));
+    assert!(matches!(StateDir::at(dir.path().join("s/t")).open(), Err(StateDirError::System { .. })));
+}
