@@ -9,20 +9,17 @@ use crate::model::{
     Code, Context, Impact, Phase, PolicyDecision, PolicyFault, Principal, RequestId, Requested, Timestamp, Transport,
 };
 use crate::policy::{
-    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, Evaluator, Limits, Loaded,
-    MEMORY_BYTES_MAX, Request, Spec,
+    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, Evaluator, Limits, Loaded, Request, Spec,
 };
 
 use super::engine::Shared;
-use super::limits::{Budget, CORE_INSTANCES_MAX, TABLE_ELEMENTS_MAX};
+use super::limits::Budget;
 use super::run::{Bounds, call_fault, instantiate, refill, store};
 use super::snapshot::{Attempt, attempt, configure_plain};
 use super::v0_1::{self, PACKAGE, PolicyPre, TYPES};
 
 /// The first bytes of a core module, which is no component.
 const CORE_MODULE: &[u8] = b"\0asm\x01\0\0\0";
-/// The size of a page of Wasm memory, in bytes.
-const PAGE_BYTES: u64 = 64 << 10;
 /// What a policy is tried on when it is loaded, unless it concerns itself with other operations.
 const SMOKE_OPERATION: &str = "doctor";
 
@@ -47,10 +44,10 @@ impl Guest {
                 "it is a core module and no component; make a component of world `policy` of `{PACKAGE}` from it"
             ));
         }
+        // What no slot of the pool could hold does not compile either.
         let component =
-            shared.compile(bytes).map_err(|error| format!("it is no component that can be compiled: {error}"))?;
+            shared.compile(bytes).map_err(|error| format!("it is no component that can be compiled: {error:#}"))?;
         check_imports(&shared, &component)?;
-        check_resources(&component)?;
         let pre = link(&shared, &component)?;
         let description =
             describe(&shared, &pre, Budget::load(spec.limits)).map_err(|PolicyFault { code, detail }| {
@@ -211,24 +208,6 @@ fn check_imports(shared: &Shared, component: &Component) -> Result<(), String> {
          request{wasi}",
         wanted.join(", ")
     ))
-}
-
-/// Refuses what no slot of the pool could hold.
-fn check_resources(component: &Component) -> Result<(), String> {
-    let Some(needs) = component.resources_required() else {
-        return Err("it imports core modules, and a policy may import nothing".to_owned());
-    };
-    let memory_bytes = needs.max_initial_memory_size.unwrap_or(0).saturating_mul(PAGE_BYTES);
-    let bounds = [
-        ("memories", u64::from(needs.num_memories), u64::from(CORE_INSTANCES_MAX)),
-        ("tables", u64::from(needs.num_tables), u64::from(CORE_INSTANCES_MAX)),
-        ("bytes of memory at its start", memory_bytes, MEMORY_BYTES_MAX as u64),
-        ("table elements", needs.max_initial_table_size.unwrap_or(0), TABLE_ELEMENTS_MAX as u64),
-    ];
-    match bounds.into_iter().find(|(_, wanted, max)| wanted > max) {
-        Some((what, wanted, max)) => Err(format!("it wants {wanted} {what}, over the limit of {max}")),
-        None => Ok(()),
-    }
 }
 
 /// Links a component to nothing, which also checks its exports against the world.
