@@ -16,7 +16,14 @@ pub mod audit;
 pub mod sandbox;
 pub mod secret;
 
+pub mod operation;
+pub mod service;
+
+pub mod config;
 pub mod identity;
 pub mod telemetry;
 
-pub mod config;
+pub mod cli;
+pub mod mcp;
+
+pub mod app;

@@ -18,11 +18,14 @@ pub trait Admissible {
     /// The obligations the operation makes true. Consent and approval are admission's own to meet, for every operation.
     const MEETS: &'static [ObligationKind];
 
-    /// Applies the obligations to the input and returns warnings for the caller.
+    /// Applies the obligations to the input and returns warnings for the caller. Nothing to apply, unless it says otherwise.
     ///
     /// # Errors
     /// Fails if an obligation cannot be met with this input.
-    fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure>;
+    fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
+        let _ = effective;
+        Ok(Vec::new())
+    }
 }
 
 /// An operation that may run.
@@ -249,7 +252,7 @@ fn by(mut failure: Failure, policies: &BTreeSet<String>, kind: ObligationKind) -
 }
 
 /// Lists the limits that policies set, in the order of [`ObligationKind::ALL`].
-fn limits(obligations: &Obligations) -> Vec<AppliedLimit> {
+pub fn limits(obligations: &Obligations) -> Vec<AppliedLimit> {
     let single = [
         (ObligationKind::MaxRows, &obligations.max_rows),
         (ObligationKind::MaxResultBytes, &obligations.max_result_bytes),

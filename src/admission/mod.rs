@@ -8,10 +8,14 @@ mod admit;
 mod book;
 mod effective;
 mod file_book;
+mod gate;
 mod permit;
 
-pub use admit::{Admissible, Admitted, AppliedLimit, Consents, Demand, NoConsents, Receipt, admit, foresee, refund};
+pub use admit::{
+    Admissible, Admitted, AppliedLimit, Consents, Demand, NoConsents, Receipt, admit, foresee, limits, refund,
+};
 pub use book::{ACCOUNT_KEYS_MAX, Account, Book, BookError, Entries, MemoryBook};
 pub use effective::{Effect, Effective};
 pub use file_book::{BOOK_WAIT_MS_MAX, FileBook};
+pub use gate::Gate;
 pub use permit::{Grant, Permit, SystemAuthority, SystemReason};

@@ -70,6 +70,10 @@ pub enum SystemReason {
     Pool,
     /// Seals secrets with a new key.
     KeyRotation,
+    /// An operator starts or stops the managed cluster.
+    LocalCluster,
+    /// An operator has Postgres installed.
+    Installation,
 }
 
 impl SystemReason {
@@ -80,6 +84,8 @@ impl SystemReason {
             Self::Recovery => "recovery",
             Self::Pool => "pool",
             Self::KeyRotation => "key-rotation",
+            Self::LocalCluster => "local-cluster",
+            Self::Installation => "installation",
         }
     }
 }

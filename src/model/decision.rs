@@ -159,6 +159,21 @@ pub struct Generation {
     pub digest: String,
 }
 
+impl Decision {
+    /// The decision for the one operation that may run without policies, to say why there are none: nothing is
+    /// demanded, nothing charged, and no generation has decided.
+    pub fn diagnosis() -> Self {
+        Self {
+            refusal: None,
+            obligations: Obligations::default(),
+            charges: Vec::new(),
+            warnings: Vec::new(),
+            reports: Vec::new(),
+            generation: Generation { number: 0, digest: String::new() },
+        }
+    }
+}
+
 /// What all policies together say of a request. A value: nothing has been charged or applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {

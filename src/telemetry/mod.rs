@@ -132,7 +132,7 @@ impl Telemetry {
     }
 
     /// Sends and writes what waits, for at most `deadline`. Returns how many spans were lost in all.
-    pub async fn shutdown(self, deadline: Duration) -> u64 {
+    pub async fn shutdown(&self, deadline: Duration) -> u64 {
         let end = Instant::now() + deadline;
         if let Some(provider) = self.provider.clone() {
             // On a thread of its own: it blocks, and the sending tasks need the runtime meanwhile.
@@ -145,7 +145,7 @@ impl Telemetry {
         if lost > 0 {
             tracing::warn!(lost, "spans were lost");
         }
-        let log = self.log;
+        let log = self.log.clone();
         let left = end.saturating_duration_since(Instant::now()).max(LOG_FLUSH_MIN);
         // Whether the lines were read or not, the time is up then.
         drop(tokio::task::spawn_blocking(move || log.flush(left)).await);

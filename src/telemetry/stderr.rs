@@ -27,7 +27,7 @@ enum Message {
 }
 
 /// The log's queue and the thread behind it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct StderrLog {
     queue: SyncSender<Message>,
     lost: Arc<Counter>,

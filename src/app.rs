@@ -1,0 +1,288 @@
+//! Builds the program from its configuration; the only place that knows every part.
+//!
+//! Building starts no server and waits for no policy: the handshake is answered at once, and a call waits
+//! for what it needs. The one right to act on the program's own account is taken here, and whatever is done with it
+//! is audited like any request.
+
+mod bundled;
+mod cluster;
+mod health;
+mod policies;
+mod sessions;
+mod upkeep;
+
+use std::future::Future;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use self::health::{AuditHealth, PoliciesHealth, TelemetryHealth};
+use self::sessions::MetadataSessions;
+use self::upkeep::AuditedUpkeep;
+use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
+use crate::audit::{Audit, Closing, Opening, Outcome};
+use crate::config::{Config, Environment, ProfileConfig, Source, load};
+use crate::engine::postgres::{
+    BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin,
+};
+use crate::identity::local_user;
+use crate::mcp::{Handler, RowsIn, serve_stdio};
+use crate::model::{Failure, Principal, RequestId, Timestamp, Transport};
+use crate::operation::Toolset;
+use crate::policy::PolicyInfo;
+use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings};
+use crate::secret::{KeyRing, KeySource};
+use crate::service::{Parts, Service};
+use crate::sql::Reader;
+use crate::telemetry::Telemetry;
+
+/// The stack of the threads that requests run on: SQL is parsed and policies are evaluated inline.
+const WORKER_STACK_BYTES: usize = 16 << 20;
+/// How long what runs may take to end when the program does.
+const DRAIN: Duration = Duration::from_secs(30);
+/// Read SQL that is kept for repeats.
+const READER_CACHE_BYTES: usize = 4 << 20;
+/// How long finished spans may take to be sent when the program ends.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// How long the process is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Until its client leaves: expired sandboxes are removed meanwhile.
+    Server,
+    /// For one command.
+    OneShot,
+}
+
+/// The running program.
+pub struct App {
+    /// Answers calls.
+    pub service: Arc<Service>,
+    core: Core,
+    config: Config,
+    audit: Arc<Audit>,
+    authority: SystemAuthority,
+    policies: policies::Loading,
+    servers: Vec<Arc<PostgresServer>>,
+}
+
+/// Why the program does not start.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    #[error(transparent)]
+    StateDir(#[from] crate::config::StateDirError),
+    #[error(transparent)]
+    Telemetry(#[from] crate::telemetry::TelemetryError),
+    #[error(transparent)]
+    Secret(#[from] crate::secret::SecretError),
+    #[error(transparent)]
+    Book(#[from] crate::admission::BookError),
+    #[error(transparent)]
+    Url(#[from] crate::engine::postgres::UrlError),
+    #[error("{}", .0.message)]
+    Failure(#[from] Failure),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("the program was built twice in one process")]
+    Twice,
+}
+
+/// Runs the program: reads the configuration, builds every part, does `work`, and ends in order.
+pub fn main<F, W>(lifetime: Lifetime, work: F) -> ExitCode
+where
+    F: FnOnce(Arc<App>) -> W,
+    W: Future<Output = ExitCode>,
+{
+    match start(lifetime, work) {
+        Ok(code) => code,
+        Err(error) => {
+            // Standard output belongs to the protocol; a reader of standard error that left is no fault of ours.
+            drop(writeln!(io::stderr(), "error: {error}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn start<F, W>(lifetime: Lifetime, work: F) -> Result<ExitCode, StartError>
+where
+    F: FnOnce(Arc<App>) -> W,
+    W: Future<Output = ExitCode>,
+{
+    let config = load(&Environment::of_process())?;
+    config.home.open()?;
+    let runtime = runtime()?;
+    let telemetry = Telemetry::install(&config.telemetry, runtime.handle())?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    let telemetry = Arc::new(telemetry);
+    let code = runtime.block_on(async {
+        let app = Arc::new(App::build(config, telemetry.clone()).await?);
+        if lifetime == Lifetime::Server {
+            let audit = Arc::new(AuditedUpkeep::new(app.audit.clone()));
+            app.core.start_upkeep(app.authority.clone(), audit)?;
+        }
+        let code = work(app.clone()).await;
+        app.core.drain(DRAIN).await;
+        telemetry.shutdown(FLUSH).await;
+        Ok::<_, StartError>(code)
+    })?;
+    // A blocked read of standard input must not hold the end up.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_multi_thread().enable_all().thread_stack_size(WORKER_STACK_BYTES).build()
+}
+
+impl App {
+    async fn build(config: Config, telemetry: Arc<Telemetry>) -> Result<Self, StartError> {
+        let authority = SystemAuthority::take().ok_or(StartError::Twice)?;
+        let home = config.home.path().to_path_buf();
+        let keys = KeyRing::open(KeySource::StateDirectory(home.clone())).await?;
+        let mut profiles = Vec::new();
+        let mut servers = Vec::new();
+        for profile in &config.profiles {
+            let server = PostgresServer::new(postgres_settings(profile, &home)?);
+            profiles.push(profile_of(profile, &server)?);
+            servers.push(server);
+        }
+        let default_profile = config.default_profile.clone();
+        let core = Core::new(CoreParts { profiles, default_profile, keys })?;
+        let audit = Audit::deferred(config.audit.clone());
+        audit.recover();
+        let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
+        let service = Service::new(Parts {
+            core: core.clone(),
+            reader: Reader::new(READER_CACHE_BYTES),
+            policies: policies.watch(),
+            book: Arc::new(FileBook::open(home.join("limits"))?),
+            consents: Arc::new(NoConsents),
+            audit: audit.clone(),
+            health: vec![
+                Arc::new(PoliciesHealth::new(policies.watch())),
+                Arc::new(AuditHealth::new(config.audit.dir.clone())),
+                Arc::new(TelemetryHealth::new(telemetry)),
+            ],
+        });
+        Ok(Self { service, core, config, audit, authority, policies, servers })
+    }
+
+    /// Returns who calls from this machine.
+    pub fn principal(&self, transport: Transport) -> Principal {
+        local_user(transport, self.config.owner.as_deref())
+    }
+
+    /// Returns where the audit log is.
+    pub fn audit_dir(&self) -> &Path {
+        &self.config.audit.dir
+    }
+
+    /// Serves MCP over standard input and output until the client leaves.
+    pub async fn serve_stdio(&self, toolsets: &[Toolset], rows_in: &str) -> ExitCode {
+        let rows_in = rows_in.parse().unwrap_or(RowsIn::Structured);
+        let handler = Handler::new(self.service.clone(), self.principal(Transport::Stdio), toolsets, rows_in);
+        match serve_stdio(self.service.clone(), handler).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tracing::error!(%error, "the connection to the client failed");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Returns the loaded policies, or everything that is wrong with them.
+    ///
+    /// # Errors
+    /// One line for each fault.
+    pub async fn policies(&self) -> Result<Vec<PolicyInfo>, Vec<String>> {
+        self.policies.infos().await
+    }
+
+    /// Makes a new key and seals every stored password with it. Returns how many sandboxes' were.
+    ///
+    /// # Errors
+    /// Fails if the key cannot be made, or a profile cannot be reached; then it may be called again.
+    pub async fn rotate_keys(&self) -> Result<u64, Failure> {
+        self.on_own_account(SystemReason::KeyRotation, async |permit| self.core.rotate_keys(&permit).await).await
+    }
+
+    /// Does `work` under a permit of the program's own, audited like a request.
+    async fn on_own_account<T>(
+        &self,
+        reason: SystemReason,
+        work: impl AsyncFnOnce(Permit<()>) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let started = std::time::Instant::now();
+        let permit = self.authority.permit(reason, RequestId::fresh(), Timestamp::now());
+        let grant = permit.grant().clone();
+        // The entry names the person at the keyboard, and the reason as what is done.
+        let principal = self.principal(Transport::Cli);
+        let opening = Opening {
+            id: grant.request_id,
+            principal: &principal,
+            operation: reason.as_str(),
+            now: grant.now,
+            trace: None,
+        };
+        let ticket = self.audit.open(opening)?;
+        let outcome = work(permit).await;
+        let closing = Closing {
+            now: Timestamp::now(),
+            elapsed: started.elapsed(),
+            context: None,
+            decision: None,
+            enforced: None,
+            target: None,
+            outcome: match &outcome {
+                Ok(_) => Outcome::Ok,
+                Err(failure) => Outcome::Failed(failure),
+            },
+        };
+        if let Err(error) = self.audit.close(ticket, closing) {
+            tracing::error!(%error, "the audit entry could not be closed");
+        }
+        outcome
+    }
+}
+
+fn postgres_settings(profile: &ProfileConfig, home: &Path) -> Result<PostgresSettings, StartError> {
+    let source = match &profile.source {
+        Source::Managed { postgres_version, bin_dirs } => {
+            let mut managed = ManagedSettings::new(home.join("postgres"));
+            managed.major = *postgres_version;
+            managed.binaries =
+                BinarySettings { bin_dir: bin_dirs.any.clone(), bin_dir_by_major: bin_dirs.by_major.clone() };
+            ServerSource::Managed(managed)
+        }
+        Source::External { admin_url, .. } => {
+            ServerSource::External(PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator)?)
+        }
+    };
+    Ok(PostgresSettings::new(&profile.name, &profile.prefix, source))
+}
+
+fn profile_of(config: &ProfileConfig, server: &Arc<PostgresServer>) -> Result<Profile, Failure> {
+    let defaults = ProfileSettings::default();
+    let settings = ProfileSettings {
+        prefix: config.prefix.clone(),
+        default_ttl_minutes: config.default_ttl_minutes,
+        max_ttl_minutes: config.max_ttl_minutes,
+        allowed_extensions: config.allowed_extensions.clone().unwrap_or(defaults.allowed_extensions),
+        max_active_per_owner: config.max_active_databases_per_owner,
+    };
+    let engine = Arc::new(PostgresEngine::new(server.clone()));
+    Profile::new(&config.name, settings, engine, Arc::new(MetadataSessions::new(server.clone())))
+}
+
+/// Returns the folder of the managed cluster below a state directory.
+pub fn cluster_dir(home: &Path) -> PathBuf {
+    home.join("postgres")
+}

@@ -1,0 +1,70 @@
+//! What an operator does with the managed cluster, on the program's own account.
+
+use super::App;
+use crate::admission::SystemReason;
+use crate::engine::postgres::{ClusterStatus, ManagedCluster, install};
+use crate::model::{Code, Failure, Progress};
+
+impl App {
+    /// Starts the cluster, making it first if need be. Returns a line that says where it is.
+    ///
+    /// # Errors
+    /// Fails if no profile is managed, no server is installed, or it does not come up.
+    pub async fn start_cluster(&self, progress: &dyn Progress) -> Result<String, Failure> {
+        let cluster = self.cluster()?;
+        let status = self
+            .on_own_account(SystemReason::LocalCluster, async |_permit| {
+                progress.report(0, 1, "starting the managed cluster");
+                let status = cluster.start().await?;
+                progress.report(1, 1, "the managed cluster runs");
+                Ok(status)
+            })
+            .await?;
+        Ok(described(&status))
+    }
+
+    /// Stops the cluster. Returns whether it ran.
+    ///
+    /// # Errors
+    /// Fails if no profile is managed, or the server does not go down.
+    pub async fn stop_cluster(&self) -> Result<bool, Failure> {
+        let cluster = self.cluster()?;
+        self.on_own_account(SystemReason::LocalCluster, async |_permit| Ok(cluster.stop().await?)).await
+    }
+
+    /// Says where the cluster runs, if it does. Looks; starts nothing.
+    ///
+    /// # Errors
+    /// Fails if no profile is managed, or the state directory is somebody else's.
+    pub async fn cluster_status(&self) -> Result<Option<String>, Failure> {
+        let status = self.cluster()?.status().await?;
+        Ok(status.running.then(|| described(&status)))
+    }
+
+    /// Makes sure that a Postgres server is installed; with `install`, through the system's package manager. Returns
+    /// lines that say what was found or done.
+    ///
+    /// # Errors
+    /// Fails if none is there and none could be, or may be, installed.
+    pub async fn ensure_postgres(&self, may_install: bool, progress: &dyn Progress) -> Result<Vec<String>, Failure> {
+        self.cluster()?;
+        self.on_own_account(SystemReason::Installation, async |_permit| {
+            Ok(install::ensure(may_install, progress).await?)
+        })
+        .await
+    }
+
+    fn cluster(&self) -> Result<&ManagedCluster, Failure> {
+        self.servers.iter().find_map(|server| server.managed()).ok_or_else(|| {
+            Failure::new(Code::LocalPostgresUnavailable, "no profile of this configuration is managed")
+                .hint("leave `PGSANDBOX_CONFIG` and `PGSANDBOX_ADMIN_DATABASE_URL` unset, or add a profile with `managedLocal`")
+        })
+    }
+}
+
+fn described(status: &ClusterStatus) -> String {
+    let at = status.port.map(|port| format!(" on 127.0.0.1:{port}")).unwrap_or_default();
+    let user = status.run_as.as_deref().map(|user| format!(", as the user `{user}`")).unwrap_or_default();
+    let major = status.major.map(|major| format!("Postgres {major}")).unwrap_or_else(|| "the cluster".to_owned());
+    format!("{major} runs{at}{user}")
+}

@@ -1,0 +1,101 @@
+//! The health of policies, audit log and telemetry, for `doctor`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use crate::audit;
+use crate::model::{Check, CheckStatus, Health, Mode};
+use crate::policy::Holder;
+use crate::telemetry::Telemetry;
+
+fn check(name: &str, status: CheckStatus, detail: impl Into<String>, remedy: Option<&str>) -> Check {
+    Check { name: name.to_owned(), status, detail: detail.into(), remedy: remedy.map(str::to_owned) }
+}
+
+/// Whether policies serve, and which.
+pub(super) struct PoliciesHealth(watch::Receiver<Option<Arc<Holder>>>);
+
+impl PoliciesHealth {
+    pub(super) fn new(policies: watch::Receiver<Option<Arc<Holder>>>) -> Self {
+        Self(policies)
+    }
+}
+
+#[async_trait]
+impl Health for PoliciesHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let Some(holder) = self.0.borrow().clone() else {
+            return vec![check("policies.loaded", CheckStatus::Warn, "the policies are still being loaded", None)];
+        };
+        if let Some(fault) = holder.fault() {
+            let remedy = "correct the policy file; every request but `doctor` is refused until then";
+            let one = |fault: &crate::policy::LoadFault| {
+                check("policies.loaded", CheckStatus::Fail, fault.to_string(), Some(remedy))
+            };
+            return fault.faults.iter().map(one).collect();
+        }
+        let Ok(set) = holder.current() else { return Vec::new() };
+        let (enforced, shadow): (Vec<_>, Vec<_>) = set.policies().partition(|policy| policy.mode == Mode::Enforce);
+        let generation = set.generation();
+        let detail = format!(
+            "{} enforced, {} in shadow; generation {}, digest {}",
+            enforced.len(),
+            shadow.len(),
+            generation.number,
+            generation.digest
+        );
+        vec![check("policies.loaded", CheckStatus::Ok, detail, None)]
+    }
+}
+
+/// Whether the audit log's chain holds.
+pub(super) struct AuditHealth(PathBuf);
+
+impl AuditHealth {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self(dir)
+    }
+}
+
+#[async_trait]
+impl Health for AuditHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let dir = self.0.clone();
+        // Reading a long log is work for a thread that may block.
+        let report = tokio::task::spawn_blocking(move || audit::verify(&dir)).await;
+        vec![match report {
+            Ok(Ok(report)) if report.is_sound() => {
+                let detail = format!("{} segments, {} lines, unbroken", report.segments, report.lines);
+                check("audit.chain", CheckStatus::Ok, detail, None)
+            }
+            Ok(Ok(report)) => {
+                let detail = format!("{} faults", report.faults.len());
+                check("audit.chain", CheckStatus::Fail, detail, Some("`pgsandbox audit verify` lists them"))
+            }
+            Ok(Err(error)) => check("audit.chain", CheckStatus::Fail, format!("cannot be read: {error}"), None),
+            Err(_) => check("audit.chain", CheckStatus::Fail, "could not be checked", None),
+        }]
+    }
+}
+
+/// Whether spans are lost.
+pub(super) struct TelemetryHealth(Arc<Telemetry>);
+
+impl TelemetryHealth {
+    pub(super) fn new(telemetry: Arc<Telemetry>) -> Self {
+        Self(telemetry)
+    }
+}
+
+#[async_trait]
+impl Health for TelemetryHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let lost = self.0.lost_spans();
+        let status = if lost == 0 { CheckStatus::Ok } else { CheckStatus::Warn };
+        let remedy = (lost > 0).then_some("see whether the collector runs and takes spans fast enough");
+        vec![check("telemetry.lost_spans", status, format!("{lost} spans lost by this process"), remedy)]
+    }
+}

@@ -1,0 +1,80 @@
+//! Loads the policies on a thread of their own, so that nobody waits for them who does not need them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use tokio::sync::watch;
+
+use super::bundled::BUNDLED;
+use crate::config::policies;
+use crate::policy::wasm::{Host, HostSettings};
+use crate::policy::{Bundled, Holder, LoadError, LoadFault, PolicyInfo, Set};
+
+/// The policies, loaded or on their way.
+pub(super) struct Loading(watch::Receiver<Option<Arc<Holder>>>);
+
+impl Loading {
+    /// Begins to load the policies of `file`, or the bundled set.
+    pub(super) fn begin(file: Option<PathBuf>, cache: PathBuf) -> Self {
+        let (done, loaded) = watch::channel(None);
+        let spawned = thread::Builder::new().name("policies".to_owned()).spawn(move || {
+            let holder = Holder::new(|number| load(file.as_deref(), cache, number));
+            if let Some(fault) = holder.fault() {
+                tracing::error!(%fault, "the policies cannot be loaded; every request but `doctor` is refused");
+            }
+            // Nobody is left to be told when the program ends at once.
+            drop(done.send(Some(Arc::new(holder))));
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "the policies cannot be loaded: no thread could be started");
+        }
+        Self(loaded)
+    }
+
+    /// Returns where the policies appear once they are loaded.
+    pub(super) fn watch(&self) -> watch::Receiver<Option<Arc<Holder>>> {
+        self.0.clone()
+    }
+
+    /// Returns the loaded policies, or one line for each fault.
+    pub(super) async fn infos(&self) -> Result<Vec<PolicyInfo>, Vec<String>> {
+        let mut loaded = self.0.clone();
+        let holder = loaded.wait_for(Option::is_some).await.ok().and_then(|holder| holder.clone());
+        let Some(holder) = holder else { return Err(vec!["the policies were not loaded".to_owned()]) };
+        if let Some(fault) = holder.fault() {
+            return Err(fault.faults.iter().map(ToString::to_string).collect());
+        }
+        let set = holder.current().map_err(|failure| vec![failure.message])?;
+        Ok(set.policies().cloned().collect())
+    }
+}
+
+fn load(file: Option<&std::path::Path>, cache: PathBuf, number: u64) -> Result<Set, LoadError> {
+    let fault = |message: String| LoadError {
+        faults: vec![LoadFault { policy: String::new(), path: String::new(), message }],
+    };
+    let bundled: Vec<Bundled> = BUNDLED
+        .iter()
+        .map(|policy| Bundled {
+            name: policy.name,
+            component: policy.component,
+            sha256: policy.sha256,
+            default_settings: policy.default_settings,
+        })
+        .collect();
+    let settings = HostSettings { cache_directory: Some(cache), ..HostSettings::default() };
+    let host = Host::new(&settings).map_err(|error| fault(error.to_string()))?;
+    let specs = match file {
+        Some(file) => policies::load(file, &bundled),
+        None => policies::defaults(&bundled),
+    };
+    let specs = specs.map_err(|error| LoadError {
+        faults: error
+            .faults
+            .into_iter()
+            .map(|fault| LoadFault { policy: String::new(), path: fault.path, message: fault.message })
+            .collect(),
+    })?;
+    Set::load(&host, &specs, number)
+}

@@ -1,0 +1,239 @@
+//! The command line's grammar; operations' commands are made from the list.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::{Map, Value, json};
+
+use crate::operation::schema::JsonObject;
+use crate::operation::{Entry, OPERATIONS};
+
+/// The name of the argument that takes a whole input as JSON.
+pub(super) const INPUT: &str = "input";
+
+/// Returns the whole grammar.
+pub(super) fn command() -> Command {
+    let common = [
+        Arg::new("format")
+            .long("format")
+            .global(true)
+            .value_parser(["json", "text"])
+            .help("How results are printed; default: text on a terminal, else json"),
+    ];
+    Command::new(env!("CARGO_PKG_NAME"))
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Disposable PostgreSQL sandboxes for coding agents, behind a policy gate")
+        .after_help("Without a command, and with standard input not a terminal, `mcp` is meant. Configuration: see `docs/reference/configuration.md`.")
+        .args(common)
+        .subcommand(mcp())
+        .subcommand(
+            Command::new("quickstart")
+                .about("Sets up a managed cluster and plays the main job once, from creation to deletion")
+                .arg(flag("yes", "Install what is missing without asking")),
+        )
+        .subcommand(local())
+        .subcommand(
+            Command::new("tool")
+                .about("Calls an operation by its contract name, with its input as JSON")
+                .arg(Arg::new("name").required(true).help("The operation, `run_sql` for instance"))
+                .arg(input()),
+        )
+        .subcommand(audit())
+        .subcommand(
+            Command::new("policy")
+                .about("Looks at the policies")
+                .subcommand_required(true)
+                .subcommand(Command::new("list").about("Lists the loaded policies with mode, digest and what they cover")),
+        )
+        .subcommand(
+            Command::new("keys")
+                .about("Manages the keys that seal passwords")
+                .subcommand_required(true)
+                .subcommand(Command::new("rotate").about("Makes a new key and seals every stored password with it")),
+        )
+        .subcommands(OPERATIONS.iter().map(operation))
+        .subcommand(
+            // The name of the command in the contract; the operation's own name works, too.
+            operation_as("cleanup", find("cleanup_expired")),
+        )
+}
+
+fn find(name: &str) -> &'static Entry {
+    // `command()` is built from the list, and a test calls it: the name is there.
+    OPERATIONS.iter().find(|entry| entry.spec.name == name).unwrap_or(&OPERATIONS[0])
+}
+
+fn mcp() -> Command {
+    Command::new("mcp")
+        .about("Serves MCP over standard input and output")
+        .arg(
+            Arg::new("toolsets")
+                .long("toolsets")
+                .value_delimiter(',')
+                .value_parser(["core"])
+                .default_value("core")
+                .help("Groups of tools to show"),
+        )
+        .arg(
+            Arg::new("rows-in")
+                .long("rows-in")
+                .value_parser(["structured", "text"])
+                .default_value("structured")
+                .help("Where row data travels: structuredContent, or the text for clients that show nothing else"),
+        )
+}
+
+fn local() -> Command {
+    Command::new("local")
+        .about("Manages the local cluster")
+        .subcommand_required(true)
+        .subcommand(Command::new("init").about("Initialises the cluster, if it is not there yet"))
+        .subcommand(Command::new("start").about("Starts the cluster, if it does not run"))
+        .subcommand(Command::new("stop").about("Stops the cluster"))
+        .subcommand(Command::new("status").about("Says whether the cluster runs, and where"))
+}
+
+fn audit() -> Command {
+    Command::new("audit")
+        .about("Reads the audit log")
+        .subcommand_required(true)
+        .subcommand(Command::new("verify").about("Checks every segment's hash chain and the manifest"))
+        .subcommand(
+            Command::new("tail")
+                .about("Prints the last entries, a JSON object a line")
+                .arg(
+                    Arg::new("lines")
+                        .short('n')
+                        .long("lines")
+                        .value_parser(clap::value_parser!(u64).range(1..=100_000))
+                        .default_value("20")
+                        .help("How many lines"),
+                )
+                .arg(Arg::new("operation").long("operation").help("Only this operation"))
+                .arg(Arg::new("id").long("id").help("Only this request")),
+        )
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn input() -> Arg {
+    Arg::new(INPUT).long(INPUT).value_name("JSON|@FILE|-").help("The whole input: JSON, @file, or - for standard input")
+}
+
+fn operation(entry: &'static Entry) -> Command {
+    operation_as(entry.spec.command(), entry)
+}
+
+fn operation_as(name: impl Into<clap::builder::Str>, entry: &'static Entry) -> Command {
+    let properties = entry.input_schema().get("properties").and_then(Value::as_object);
+    let arguments = properties.into_iter().flatten().map(|(name, schema)| argument(name, schema));
+    Command::new(name).about(entry.spec.help).args(arguments).arg(input())
+}
+
+/// Returns an argument's name on the command line: `ttlMinutes` is `--ttl-minutes`.
+fn kebab(name: &str) -> String {
+    let mut out = String::with_capacity(name.len() + 4);
+    for c in name.chars() {
+        if c.is_ascii_uppercase() {
+            out.push('-');
+        }
+        out.push(c.to_ascii_lowercase());
+    }
+    out
+}
+
+fn argument(name: &str, schema: &Value) -> Arg {
+    let help = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+    let argument = Arg::new(name.to_owned()).long(kebab(name)).help(help.to_owned());
+    match type_of(schema) {
+        "boolean" => argument.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(["true", "false"]),
+        "array" => argument.action(ArgAction::Append).value_name("VALUE"),
+        "object" => argument.action(ArgAction::Append).value_name("KEY=VALUE"),
+        "integer" => argument.allow_negative_numbers(true).value_name("N"),
+        _ => argument.value_name("TEXT"),
+    }
+}
+
+fn type_of(schema: &Value) -> &str {
+    schema.get("type").and_then(Value::as_str).unwrap_or("any")
+}
+
+/// Reads an operation's input from its arguments. `whole` is what `--input` gave.
+///
+/// # Errors
+/// Says which argument cannot be read.
+pub(super) fn input_of(entry: &Entry, matches: &ArgMatches, whole: Option<JsonObject>) -> Result<JsonObject, String> {
+    let mut input = whole.unwrap_or_default();
+    let properties = entry.input_schema().get("properties").and_then(Value::as_object);
+    for (name, schema) in properties.into_iter().flatten() {
+        let Some(values) = matches.get_many::<String>(name) else { continue };
+        let values: Vec<&str> = values.map(String::as_str).collect();
+        let value = value(schema, &values).map_err(|fault| format!("--{}: {fault}", kebab(name)))?;
+        input.insert(name.clone(), value);
+    }
+    Ok(input)
+}
+
+fn value(schema: &Value, values: &[&str]) -> Result<Value, String> {
+    let last = values.last().copied().unwrap_or_default();
+    match type_of(schema) {
+        "boolean" => Ok(json!(last == "true")),
+        "integer" => serde_json::from_str::<serde_json::Number>(last)
+            .map(Value::Number)
+            .map_err(|_| "a whole number is wanted".to_owned()),
+        "array" => Ok(values.iter().map(|text| item(schema, text)).collect()),
+        "object" => pairs(values),
+        _ => Ok(json!(last)),
+    }
+}
+
+/// Items of typed arrays are taken as they are; items that may be anything are JSON if they can be.
+fn item(schema: &Value, text: &str) -> Value {
+    match schema.pointer("/items/type").and_then(Value::as_str) {
+        Some("string") => json!(text),
+        _ => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
+    }
+}
+
+fn pairs(values: &[&str]) -> Result<Value, String> {
+    let mut object = Map::new();
+    for pair in values {
+        if let Ok(Value::Object(whole)) = serde_json::from_str(pair) {
+            object.extend(whole);
+            continue;
+        }
+        let (key, value) = pair.split_once('=').ok_or("key=value is wanted, or a JSON object")?;
+        object.insert(key.to_owned(), json!(value));
+    }
+    Ok(Value::Object(object))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &[&str], expected: Value) {
+        let matches = command().try_get_matches_from([&["pgsandbox"], line].concat()).unwrap();
+        let (name, matches) = matches.subcommand().unwrap();
+        let entry = OPERATIONS.iter().find(|e| e.spec.command() == name).unwrap();
+        assert_eq!(Value::Object(input_of(entry, matches, None).unwrap()), expected);
+    }
+
+    #[test]
+    fn the_grammar_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_become_the_same_input_that_tools_take() {
+        check(
+            &["create-database", "--name-hint", "a b", "--ttl-minutes", "-1", "--labels", "k=v", "--extensions", "citext"],
+            json!({"nameHint": "a b", "ttlMinutes": -1, "labels": {"k": "v"}, "extensions": ["citext"]}),
+        );
+        check(
+            &["run-sql", "--sql", "select $1", "--readonly", "--params", "7", "--params", "x"],
+            json!({"sql": "select $1", "readonly": true, "params": [7, "x"]}),
+        );
+        check(&["run-sql", "--sql", "select 1", "--readonly=false"], json!({"sql": "select 1", "readonly": false}));
+    }
+}

@@ -1,0 +1,53 @@
+//! Reads the audit log: its chain, and its last entries.
+
+use std::process::ExitCode;
+
+use clap::ArgMatches;
+
+use super::render::{line, say};
+use crate::app::App;
+use crate::audit;
+
+/// Runs `audit …`.
+pub(super) fn run(matches: &ArgMatches, app: &App) -> ExitCode {
+    match matches.subcommand() {
+        Some(("tail", of)) => tail(of, app),
+        _ => verify(app),
+    }
+}
+
+fn verify(app: &App) -> ExitCode {
+    let report = match audit::verify(app.audit_dir()) {
+        Ok(report) => report,
+        Err(error) => {
+            say(&format!("error: the audit log cannot be read: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
+    for fault in &report.faults {
+        let at = fault.line.map(|line| format!(":{line}")).unwrap_or_default();
+        line(&format!("{}{at}: {}", fault.file, fault.what));
+    }
+    line(&format!("{} segments, {} lines, {} requests open, {} faults", report.segments, report.lines, report.open, report.faults.len()));
+    line(&format!("head {}", report.head));
+    if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn tail(matches: &ArgMatches, app: &App) -> ExitCode {
+    let lines = matches.get_one::<u64>("lines").copied().unwrap_or(20);
+    let filter = audit::Filter {
+        operation: matches.get_one::<String>("operation").cloned(),
+        id: matches.get_one::<String>("id").cloned(),
+        ..audit::Filter::default()
+    };
+    match audit::tail(app.audit_dir(), usize::try_from(lines).unwrap_or(usize::MAX), &filter) {
+        Ok(entries) => {
+            entries.iter().for_each(|entry| line(entry));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            say(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The command line: operations' commands from the list, and what only an operator does.
+//!
+//! Operations go through the service like any tool call; what acts on the machine itself goes through the
+//! program's own authority and is audited as well. Nothing here acts on its own.
+
+mod arguments;
+mod audit;
+mod local;
+mod quickstart;
+pub mod reference;
+mod render;
+
+use std::io::Read;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::ArgMatches;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use self::render::{Format, line, say};
+use crate::app::App;
+use crate::model::{Failure, Principal, Progress, Transport};
+use crate::operation::schema::JsonObject;
+use crate::operation::{Toolset, find};
+use crate::service::Request;
+
+/// The longest input read from a file or standard input, in bytes.
+const INPUT_BYTES_MAX: u64 = 16 << 20;
+
+/// What the command line asks for.
+pub enum Command {
+    /// Serve MCP over standard input and output.
+    Mcp {
+        /// The groups of tools to show.
+        toolsets: Vec<Toolset>,
+        /// Where row data travels: `structured` or `text`.
+        rows_in: String,
+    },
+    /// Anything else.
+    Other(Box<ArgMatches>),
+}
+
+/// Reads the command line. `interactive` is whether standard input is a terminal.
+///
+/// # Errors
+/// Returns clap's error, which knows how to print itself.
+pub fn parse(
+    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+    interactive: bool,
+) -> Result<Command, clap::Error> {
+    let mut command = arguments::command();
+    let matches = command.try_get_matches_from_mut(arguments)?;
+    match matches.subcommand() {
+        Some(("mcp", of)) => {
+            let rows_in = of.get_one::<String>("rows-in").cloned().unwrap_or_default();
+            Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in })
+        }
+        None if !interactive => Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in: "structured".to_owned() }),
+        None => Err(command.error(clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, command_help())),
+        Some(_) => Ok(Command::Other(Box::new(matches))),
+    }
+}
+
+fn command_help() -> String {
+    arguments::command().render_help().to_string()
+}
+
+/// Runs a command other than `mcp`.
+pub async fn run(matches: &ArgMatches, app: &App) -> ExitCode {
+    let format = Format::choose(matches.get_one::<String>("format").map(String::as_str));
+    let Some((name, of)) = matches.subcommand() else { return ExitCode::FAILURE };
+    match name {
+        "quickstart" => quickstart::run(app, of.get_flag("yes")).await,
+        "local" => local::run(of, app).await,
+        "audit" => audit::run(of, app),
+        "policy" => policies(app).await,
+        "keys" => keys(app).await,
+        "tool" => {
+            let name = of.get_one::<String>("name").map(String::as_str).unwrap_or_default();
+            operation(name, whole_input(of), app, format).await
+        }
+        "cleanup" => from_arguments("cleanup_expired", of, app, format).await,
+        command => from_arguments(&command.replace('-', "_"), of, app, format).await,
+    }
+}
+
+async fn from_arguments(name: &str, matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
+    let input = whole_input(matches).and_then(|whole| match find(name) {
+        Ok(entry) => arguments::input_of(entry, matches, whole).map(Some),
+        Err(failure) => Err(failure.to_string()),
+    });
+    operation(name, input, app, format).await
+}
+
+async fn operation(name: &str, input: Result<Option<JsonObject>, String>, app: &App, format: Format) -> ExitCode {
+    let input = match input {
+        Ok(input) => input.unwrap_or_default(),
+        Err(fault) => {
+            say(&format!("error: {fault}"));
+            return ExitCode::from(2);
+        }
+    };
+    let envelope = app.service.call(request(app.principal(Transport::Cli), name, input, Arc::new(Said))).await;
+    render::envelope(&envelope, format);
+    if envelope.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Builds a request of the command line. Ctrl-C cancels it.
+fn request(principal: Principal, operation: &str, input: JsonObject, progress: Arc<dyn Progress>) -> Request {
+    let cancel = CancellationToken::new();
+    let on_signal = cancel.clone();
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            on_signal.cancel();
+        }
+    });
+    Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, traceparent: None }
+}
+
+/// Progress, on standard error.
+struct Said;
+
+impl Progress for Said {
+    fn report(&self, done: u32, total: u32, message: &str) {
+        say(&format!("[{done}/{total}] {message}"));
+    }
+}
+
+/// Reads `--input`: JSON, `@file`, or `-` for standard input.
+fn whole_input(matches: &ArgMatches) -> Result<Option<JsonObject>, String> {
+    let Some(given) = matches.get_one::<String>(arguments::INPUT) else { return Ok(None) };
+    let text = match given.strip_prefix('@') {
+        Some(path) => read_all(std::fs::File::open(path).map_err(|error| format!("cannot read `{path}`: {error}"))?)?,
+        None if given == "-" => read_all(std::io::stdin())?,
+        None => given.clone(),
+    };
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(object)) => Ok(Some(object)),
+        Ok(_) => Err("the input is not a JSON object".to_owned()),
+        Err(error) => Err(format!("the input is not JSON: line {}, column {}", error.line(), error.column())),
+    }
+}
+
+fn read_all(source: impl Read) -> Result<String, String> {
+    let mut text = String::new();
+    let read = source.take(INPUT_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| format!("cannot read the input: {error}"))?;
+    if read as u64 > INPUT_BYTES_MAX {
+        return Err(format!("the input is longer than {INPUT_BYTES_MAX} bytes"));
+    }
+    Ok(text)
+}
+
+async fn policies(app: &App) -> ExitCode {
+    match app.policies().await {
+        Ok(infos) => {
+            for info in infos {
+                let covers = info.description.covers.join(", ");
+                line(&format!(
+                    "{:<16} {:<8} {} covers: {}",
+                    info.name,
+                    info.mode.as_str(),
+                    info.component_sha256.get(..16).unwrap_or_default(),
+                    if covers.is_empty() { "nothing" } else { &covers }
+                ));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(faults) => {
+            faults.iter().for_each(|fault| say(&format!("error: {fault}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn keys(app: &App) -> ExitCode {
+    match app.rotate_keys().await {
+        Ok(resealed) => {
+            line(&format!("a new key is current; {resealed} sandboxes' passwords are sealed with it"));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => complain(&failure),
+    }
+}
+
+/// Prints a failure.
+fn complain(failure: &Failure) -> ExitCode {
+    say(&format!("error: {} [{}]", failure.message, failure.code.as_str()));
+    if let Some(hint) = &failure.hint {
+        say(&format!("hint: {hint}"));
+    }
+    ExitCode::FAILURE
+}

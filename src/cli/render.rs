@@ -1,0 +1,108 @@
+//! Prints results: one place for standard output, one for standard error.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde_json::Value;
+
+use crate::operation::Envelope;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Json,
+    Text,
+}
+
+impl Format {
+    /// Returns the format asked for, or what suits standard output.
+    pub(super) fn choose(asked: Option<&str>) -> Self {
+        match asked {
+            Some("json") => Self::Json,
+            Some(_) => Self::Text,
+            None if io::stdout().is_terminal() => Self::Text,
+            None => Self::Json,
+        }
+    }
+}
+
+/// Writes a line to standard output. A reader that went away is no fault of ours.
+pub(super) fn line(text: &str) {
+    drop(writeln!(io::stdout().lock(), "{text}"));
+}
+
+/// Writes a line to standard error.
+pub(super) fn say(text: &str) {
+    drop(writeln!(io::stderr().lock(), "{text}"));
+}
+
+/// Writes an envelope.
+pub(super) fn envelope(envelope: &Envelope, format: Format) {
+    match format {
+        Format::Json => line(&envelope.to_json().to_string()),
+        Format::Text => text(envelope),
+    }
+}
+
+fn text(envelope: &Envelope) {
+    for error in &envelope.errors {
+        say(&format!("error: {} [{}]", error.message, error.code));
+        if let Some(hint) = &error.hint {
+            say(&format!("hint: {hint}"));
+        }
+        if !error.allowed.is_empty() {
+            say(&format!("allowed: {}", error.allowed.join(", ")));
+        }
+        say(&format!("request: {}", envelope.request_id));
+    }
+    for warning in &envelope.warnings {
+        say(&format!("note: {warning}"));
+    }
+    let Some(result) = &envelope.result else { return };
+    match result.get("resultSets").and_then(Value::as_array) {
+        Some(sets) => sets.iter().for_each(table),
+        None => line(&serde_json::to_string_pretty(result).unwrap_or_default()),
+    }
+    say(&envelope.summary);
+}
+
+/// Writes a result set as an aligned table.
+fn table(set: &Value) {
+    let names = set.get("columns").and_then(Value::as_array).into_iter().flatten();
+    let header: Vec<String> = names.map(|c| c.get("name").and_then(Value::as_str).unwrap_or_default().to_owned()).collect();
+    let rows = set.get("rows").and_then(Value::as_array).into_iter().flatten();
+    let rows: Vec<Vec<String>> =
+        rows.filter_map(Value::as_array).map(|row| row.iter().map(cell).collect::<Vec<_>>()).collect();
+    if header.is_empty() {
+        line(set.get("commandTag").and_then(Value::as_str).unwrap_or_default());
+        return;
+    }
+    let widths: Vec<usize> = header
+        .iter()
+        .enumerate()
+        .map(|(i, name)| {
+            let cells = rows.iter().filter_map(|row| row.get(i)).map(|c| c.chars().count());
+            cells.chain([name.chars().count()]).max().unwrap_or(0)
+        })
+        .collect();
+    let padded = |row: &[String]| -> String {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        cells.join(" | ").trim_end().to_owned()
+    };
+    line(&padded(&header));
+    line(&widths.iter().map(|width| "-".repeat(*width)).collect::<Vec<_>>().join("-+-"));
+    for row in &rows {
+        line(&padded(row));
+    }
+    if set.get("truncated").and_then(Value::as_bool).unwrap_or(false) {
+        line("… (there are more rows)");
+    }
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "∅".to_owned(),
+        // Control characters could drive the terminal.
+        Value::String(text) => text.chars().map(|c| if c.is_control() { '␣' } else { c }).collect(),
+        other => other.to_string(),
+    }
+}

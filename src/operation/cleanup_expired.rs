@@ -1,0 +1,155 @@
+//! Removes the caller's sandboxes whose time is over.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::list_databases::FailedProfile;
+use super::selector::ProfileSelector;
+use super::{Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Permit};
+use crate::model::{Failure, Impact, ObligationKind, Requested, SandboxId};
+use crate::sandbox::CleanupFilter;
+
+/// Arguments of `cleanup_expired`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CleanupExpired {
+    #[serde(flatten)]
+    profile: ProfileSelector,
+    /// Only this group of work.
+    owner: Option<String>,
+    /// Only sandboxes that carry all of these labels.
+    labels: Option<BTreeMap<String, String>>,
+    /// Only say what would be removed; default false.
+    dry_run: Option<bool>,
+    /// Clean up on profiles of all versions; default: the profile named, or the default one.
+    include_all_versions: Option<bool>,
+}
+
+/// What was removed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CleanedUp {
+    /// What was looked at: one profile, or all.
+    scope: String,
+    /// The profiles that were looked at.
+    profiles: Vec<String>,
+    /// Profiles that were left alone.
+    remaining_profiles: Vec<String>,
+    dry_run: bool,
+    filters: Filters,
+    /// Names of the sandboxes whose time is over.
+    selected: Vec<String>,
+    /// Names of those that are gone.
+    deleted: Vec<String>,
+    /// Those that could not be removed; they are tried again later.
+    failures: Vec<FailedSandbox>,
+    /// Profiles that could not be reached.
+    profile_failures: Vec<FailedProfile>,
+}
+
+/// The filters that were applied.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Filters {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    labels: BTreeMap<String, String>,
+}
+
+/// A sandbox that could not be removed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct FailedSandbox {
+    database_name: String,
+    code: String,
+    message: String,
+}
+
+impl Admissible for CleanupExpired {
+    const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
+}
+
+#[async_trait]
+impl Operation for CleanupExpired {
+    const SPEC: Spec = Spec {
+        name: "cleanup_expired",
+        title: "Clean up expired sandboxes",
+        help: "Deletes your sandboxes whose time is over, oldest first. With dryRun it only names them.",
+        impact: Impact::Destroys,
+        meets: &[],
+        toolset: Toolset::Core,
+        idempotent: true,
+    };
+    type Output = CleanedUp;
+
+    fn asks(&self) -> Asks {
+        Asks {
+            group_owner: self.owner.clone(),
+            requested: Requested {
+                labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
+                ..Requested::default()
+            },
+            ..Asks::default()
+        }
+    }
+
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<CleanedUp>, Failure> {
+        let input = permit.input();
+        let dry_run = input.dry_run.unwrap_or(false);
+        let every_version = input.include_all_versions.unwrap_or(false);
+        let labels = input.labels.clone().unwrap_or_default();
+        let default = || call.core.default_profile().to_owned();
+        let named = input.profile.profile.clone();
+        let profile = if every_version || input.profile.postgres_version.is_some() {
+            named
+        } else {
+            Some(named.unwrap_or_else(default))
+        };
+        let report = call
+            .core
+            .cleanup(
+                &permit,
+                &CleanupFilter {
+                    profile,
+                    postgres_version: input.profile.postgres_version.clone().filter(|_| !every_version),
+                    owner: Some(permit.grant().principal.owner.clone()),
+                    group_owner: input.owner.clone(),
+                    labels: labels.clone().into_iter().collect(),
+                },
+                dry_run,
+            )
+            .await?;
+        let every_profile = call.core.profiles().iter().map(|profile| profile.name().to_owned());
+        let remaining_profiles = every_profile.filter(|name| !report.profiles.contains(name)).collect();
+        let name_of = |id: &SandboxId| report.selected.iter().find(|s| s.id == *id).map(|s| s.names.database.clone());
+        let failures: Vec<FailedSandbox> = report
+            .failures
+            .iter()
+            .map(|failed| FailedSandbox {
+                database_name: failed.sandbox.names.database.clone(),
+                code: failed.failure.code.as_str().to_owned(),
+                message: failed.failure.message.clone(),
+            })
+            .collect();
+        let verb = if dry_run { "would delete" } else { "deleted" };
+        let count = if dry_run { report.selected.len() } else { report.deleted.len() };
+        Ok(Done::new(
+            format!("{verb} {count} expired sandboxes, {} failed", failures.len()),
+            CleanedUp {
+                scope: if every_version { "all profiles" } else { "profile" }.to_owned(),
+                profiles: report.profiles,
+                remaining_profiles,
+                dry_run,
+                filters: Filters { owner: input.owner.clone(), labels },
+                selected: report.selected.iter().map(|sandbox| sandbox.names.database.clone()).collect(),
+                deleted: report.deleted.iter().filter_map(name_of).collect(),
+                failures,
+                profile_failures: report.profile_failures.into_iter().map(Into::into).collect(),
+            },
+        ))
+    }
+}

@@ -1,0 +1,192 @@
+//! Makes a sandbox.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::arguments::Whole;
+use super::selector::ProfileSelector;
+use super::{About, Asks, Call, Done, Operation, Spec, Toolset, connection};
+use crate::admission::{Admissible, Effective, Permit};
+use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested};
+use crate::sandbox::{CreateRequest, Idempotency, Sandbox};
+
+/// The extension that every database has from the start.
+const BUILT_IN: &str = "plpgsql";
+
+/// Arguments of `create_database`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CreateDatabase {
+    #[serde(flatten)]
+    profile: ProfileSelector,
+    /// What the sandbox is for; becomes part of its name.
+    name_hint: Option<String>,
+    /// Minutes to live, from 1 to the profile's maximum; default: the profile's default. Never clamped.
+    ttl_minutes: Option<Whole>,
+    /// A group of work beneath you, a task for instance; has a quota of its own.
+    owner: Option<String>,
+    /// Labels, up to 32.
+    labels: Option<BTreeMap<String, String>>,
+    /// Extensions to install, up to 25.
+    extensions: Option<Vec<String>>,
+    /// Repeating a call with the same key gives the same sandbox instead of a second one.
+    idempotency_key: Option<String>,
+}
+
+/// A sandbox as its maker sees it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Created {
+    database_id: String,
+    profile: String,
+    resolved_profile: String,
+    resolved_postgres_version: String,
+    database_name: String,
+    role_name: String,
+    expires_at: String,
+    connection_string_redacted: String,
+    connection_strings_redacted: ConnectionStrings,
+    connection_usage: String,
+    installed_extensions: Vec<String>,
+}
+
+/// Connection strings by where they are used from; the password is replaced by `***`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ConnectionStrings {
+    pub(super) direct: String,
+}
+
+impl CreateDatabase {
+    /// Returns the idempotency key with the digest of everything else that was asked for.
+    fn idempotency(&self) -> Option<Idempotency> {
+        let key = self.idempotency_key.clone()?;
+        let asked = serde_json::json!([
+            self.profile.profile,
+            self.profile.postgres_version,
+            self.name_hint,
+            self.ttl_minutes.map(Whole::shown),
+            self.owner,
+            self.labels,
+            self.extensions,
+        ]);
+        Some(Idempotency { key, digest: Sha256::digest(asked.to_string()).into() })
+    }
+}
+
+impl Admissible for CreateDatabase {
+    const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
+
+    fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
+        let demands = effective.obligations();
+        let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
+        effective.label(&mut labels)?;
+        self.labels = Some(labels.into_iter().collect());
+        if let (Some(limit), Some(ttl)) = (&demands.max_ttl_minutes, self.ttl_minutes) {
+            check_ttl(ttl, limit)?;
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// Refuses a time to live over a policy's limit.
+pub(super) fn check_ttl(ttl: Whole, limit: &Limit) -> Result<(), Failure> {
+    if ttl.within(1, limit.value).is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "ttl of {} minutes is not between 1 and {} minutes, the limit set by `{}`",
+        ttl.shown(),
+        limit.value,
+        limit.set_by
+    );
+    Err(Failure::new(Code::InvalidTtl, message).hint(format!("ask for {} minutes or less", limit.value)))
+}
+
+/// Reads a time to live; its upper bound is the profile's to say.
+pub(super) fn ttl_minutes(ttl: Option<Whole>) -> Result<Option<u64>, Failure> {
+    let Some(ttl) = ttl else { return Ok(None) };
+    match ttl.within(1, u64::from(u32::MAX)) {
+        Some(minutes) => Ok(Some(minutes)),
+        None => Err(Failure::new(Code::InvalidTtl, format!("ttl of {} minutes is out of range", ttl.shown()))
+            .hint("ask for at least 1 minute and at most what the profile allows; see `list_profiles`")),
+    }
+}
+
+#[async_trait]
+impl Operation for CreateDatabase {
+    const SPEC: Spec = Spec {
+        name: "create_database",
+        title: "Create a sandbox database",
+        help: "Creates a disposable Postgres database with a login role of its own and a time to live. Work on it with run_sql; \
+               delete it with delete_database when done, else it is removed after its time.",
+        impact: Impact::Creates,
+        meets: &[
+            ObligationKind::MaxTtlMinutes,
+            ObligationKind::MaxLiveSandboxes,
+            ObligationKind::MaxDatabaseBytes,
+            ObligationKind::RequireLabel,
+            ObligationKind::AddLabel,
+        ],
+        toolset: Toolset::Core,
+        idempotent: false,
+    };
+    type Output = Created;
+
+    fn asks(&self) -> Asks {
+        Asks {
+            about: About::Profile((&self.profile).into()),
+            group_owner: self.owner.clone(),
+            requested: Requested {
+                ttl_minutes: self.ttl_minutes.and_then(|ttl| ttl.within(0, u64::MAX)),
+                labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
+                extensions: self.extensions.clone().unwrap_or_default(),
+                ..Requested::default()
+            },
+            sql: None,
+            usage: true,
+        }
+    }
+
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Created>, Failure> {
+        let input = permit.input();
+        let request = CreateRequest {
+            profile: permit.grant().profile.clone().unwrap_or_default(),
+            name_hint: input.name_hint.clone(),
+            ttl_minutes: ttl_minutes(input.ttl_minutes)?,
+            labels: input.labels.clone().unwrap_or_default().into_iter().collect(),
+            extensions: input.extensions.clone().unwrap_or_default(),
+            idempotency: input.idempotency(),
+        };
+        let created = call.core.create(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
+        let sandbox = &created.sandbox;
+        let info = call.core.connection(sandbox, CredentialAccess::Owner).await?;
+        let installed = call.core.installed_extensions(&permit, sandbox.id).await?;
+        let server = call.core.ready(&sandbox.profile).await?;
+        let redacted = connection::redacted(&info);
+        let result = Created {
+            database_id: sandbox.id.to_string(),
+            profile: sandbox.profile.clone(),
+            resolved_profile: sandbox.profile.clone(),
+            resolved_postgres_version: server.major.to_string(),
+            database_name: sandbox.names.database.clone(),
+            role_name: sandbox.names.owner_role.clone(),
+            expires_at: sandbox.expires_at.to_string(),
+            connection_string_redacted: redacted.clone(),
+            connection_strings_redacted: ConnectionStrings { direct: redacted },
+            connection_usage:
+                "use run_sql with this databaseId; get_connection_string gives the full string on request".to_owned(),
+            installed_extensions: installed.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN).collect(),
+        };
+        let verb = if created.replayed { "found" } else { "created" };
+        Ok(Done::new(summary(verb, sandbox), result))
+    }
+}
+
+fn summary(verb: &str, sandbox: &Sandbox) -> String {
+    format!("{verb} `{}` on profile `{}`, expires at {}", sandbox.names.database, sandbox.profile, sandbox.expires_at)
+}

@@ -1,0 +1,154 @@
+//! Says what the policies would say about a call, without running or charging it.
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::envelope::{EnvelopeError, LimitNote};
+use super::{Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{self, Admissible, Permit};
+use crate::model::{Failure, Impact, ObligationKind, PolicyReport, Previewed, Said, Verdict};
+
+/// Arguments of `explain_policy`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ExplainPolicy {
+    /// The operation to be explained, `run_sql` for instance.
+    operation: String,
+    /// The arguments that it would be called with.
+    arguments: Option<Map<String, Value>>,
+}
+
+/// What would be decided.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Explained {
+    operation: String,
+    /// Whether the call would be let through.
+    allowed: bool,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<EnvelopeError>,
+    /// Each policy's word.
+    policies: Vec<PolicyWord>,
+    /// The limits that would act, each with who set it.
+    limits: Vec<LimitNote>,
+    /// What is left in the buckets that the call would draw on.
+    balances: Vec<BalanceEntry>,
+    /// The set of policies that decided.
+    generation: String,
+}
+
+/// One policy's word.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct PolicyWord {
+    policy: String,
+    /// `enforce` or `shadow`.
+    mode: String,
+    /// `pass`, `abstain`, `deny`, `not-concerned`, or the code of its failure.
+    verdict: String,
+    /// The code of its denial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+    /// What it tells the caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    /// Tokens it would take, by bucket.
+    charges: Vec<ChargeEntry>,
+}
+
+/// Tokens to be taken.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ChargeEntry {
+    bucket: String,
+    cost: u32,
+}
+
+/// What is left in a bucket.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct BalanceEntry {
+    policy: String,
+    bucket: String,
+    remaining: u32,
+}
+
+impl Admissible for ExplainPolicy {
+    const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
+}
+
+#[async_trait]
+impl Operation for ExplainPolicy {
+    const SPEC: Spec = Spec {
+        name: "explain_policy",
+        title: "Explain a policy decision",
+        help: "Says what each policy would say about a call, which limits would act and what budget is left. Runs and charges nothing.",
+        impact: Impact::Reads,
+        meets: &[ObligationKind::ReadOnly],
+        toolset: Toolset::Core,
+        idempotent: true,
+    };
+    type Output = Explained;
+
+    fn asks(&self) -> Asks {
+        Asks::default()
+    }
+
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Explained>, Failure> {
+        let input = permit.input();
+        let arguments = Value::Object(input.arguments.clone().unwrap_or_default()).to_string();
+        let previewed = call.preview.preview(&permit.grant().principal, &input.operation, &arguments).await?;
+        let allowed = previewed.refusal.is_none();
+        let summary = match &previewed.refusal {
+            None => format!("`{}` would be let through", input.operation),
+            Some(refusal) => format!("`{}` would be refused: {}", input.operation, refusal.message),
+        };
+        Ok(Done::new(summary, explained(input.operation.clone(), allowed, previewed)))
+    }
+}
+
+fn explained(operation: String, allowed: bool, previewed: Previewed) -> Explained {
+    let balances = previewed.balances.into_iter();
+    Explained {
+        operation,
+        allowed,
+        refusal: previewed.refusal.as_ref().map(Into::into),
+        policies: previewed.decision.reports.iter().map(word).collect(),
+        limits: admission::limits(&previewed.obligations).iter().map(LimitNote::from).collect(),
+        balances: balances
+            .map(|b| BalanceEntry { policy: b.policy, bucket: b.bucket, remaining: b.remaining })
+            .collect(),
+        generation: previewed.decision.generation.digest,
+    }
+}
+
+fn word(report: &PolicyReport) -> PolicyWord {
+    let mut word = PolicyWord {
+        policy: report.policy.clone(),
+        mode: report.mode.as_str().to_owned(),
+        verdict: String::new(),
+        code: None,
+        message: None,
+        charges: Vec::new(),
+    };
+    match &report.said {
+        Said::NotConcerned => "not-concerned".clone_into(&mut word.verdict),
+        Said::Failed(fault) => fault.code.as_str().clone_into(&mut word.verdict),
+        Said::Decided(decision) => {
+            decision.verdict.as_str().clone_into(&mut word.verdict);
+            if let Verdict::Deny(denial) = &decision.verdict {
+                word.code = Some(denial.code.clone());
+                word.message = Some(denial.message.clone());
+            }
+            word.charges = decision
+                .charges
+                .iter()
+                .map(|charge| ChargeEntry { bucket: charge.bucket.clone(), cost: charge.cost })
+                .collect();
+        }
+    }
+    word
+}

@@ -1,0 +1,161 @@
+//! The one list of operations. Tools, commands, schemas, pages and the impact table come from it.
+
+use std::sync::OnceLock;
+
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::arguments;
+use super::envelope::{Done, envelope_schema};
+use super::schema::{JsonObject, object_schema};
+use super::{Asks, Call, Operation, Spec};
+use crate::admission::{Admitted, AppliedLimit, Gate, Permit, Receipt};
+use crate::model::{Code, Failure};
+
+/// An operation without its types.
+pub struct Entry {
+    /// What is fixed about it.
+    pub spec: &'static Spec,
+    input: OnceLock<JsonObject>,
+    output: OnceLock<JsonObject>,
+    make_input: fn() -> JsonObject,
+    make_output: fn() -> JsonObject,
+    read: fn(&Entry, JsonObject) -> Result<Box<dyn Prepared>, Failure>,
+}
+
+/// A call whose arguments were read.
+pub trait Prepared: Send + Sync {
+    /// Returns which facts the policies need to see.
+    fn asks(&self) -> Asks;
+
+    /// Takes the call through the gate.
+    ///
+    /// # Errors
+    /// Fails as the decision says, or because a demand cannot be met.
+    fn admit(self: Box<Self>, gate: &Gate<'_>) -> Result<Passed, Failure>;
+
+    /// Says what [`Prepared::admit`] would, without charging.
+    fn foresee(self: Box<Self>, gate: &Gate<'_>) -> Option<Failure>;
+}
+
+/// A call that went through the gate.
+pub struct Passed {
+    /// The call, with its permit.
+    pub ready: Box<dyn Ready>,
+    /// For the caller.
+    pub warnings: Vec<String>,
+    /// The limits that policies set.
+    pub limits: Vec<AppliedLimit>,
+    /// What was charged.
+    pub receipt: Receipt,
+}
+
+/// A call with its permit.
+#[async_trait]
+pub trait Ready: Send {
+    /// Does what was permitted.
+    ///
+    /// # Errors
+    /// Fails with the codes of the contract.
+    async fn run(self: Box<Self>, call: &Call) -> Result<Done<Value>, Failure>;
+}
+
+/// Every operation, in the order of the reference page.
+pub static OPERATIONS: [Entry; 12] = [
+    Entry::of::<super::create_database::CreateDatabase>(),
+    Entry::of::<super::list_databases::ListDatabases>(),
+    Entry::of::<super::get_connection_string::GetConnectionString>(),
+    Entry::of::<super::run_sql::RunSql>(),
+    Entry::of::<super::extend_database::ExtendDatabase>(),
+    Entry::of::<super::delete_database::DeleteDatabase>(),
+    Entry::of::<super::cleanup_expired::CleanupExpired>(),
+    Entry::of::<super::list_profiles::ListProfiles>(),
+    Entry::of::<super::list_extensions::ListExtensions>(),
+    Entry::of::<super::verify_sandbox::VerifySandbox>(),
+    Entry::of::<super::explain_policy::ExplainPolicy>(),
+    Entry::of::<super::doctor::Doctor>(),
+];
+
+/// Returns the operation of that name.
+///
+/// # Errors
+/// `unknown_operation`, with the nearest known name.
+pub fn find(name: &str) -> Result<&'static Entry, Failure> {
+    if let Some(entry) = OPERATIONS.iter().find(|entry| entry.spec.name == name) {
+        return Ok(entry);
+    }
+    let known = || OPERATIONS.iter().map(|entry| entry.spec.name);
+    let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+    let failure = Failure::new(Code::UnknownOperation, format!("there is no operation `{shown}`")).allowed(known());
+    Err(match arguments::nearest(name, known()) {
+        Some(nearest) => failure.hint(format!("the nearest known one is `{nearest}`")),
+        None => failure,
+    })
+}
+
+impl Entry {
+    const fn of<T: Operation>() -> Self {
+        Self {
+            spec: &T::SPEC,
+            input: OnceLock::new(),
+            output: OnceLock::new(),
+            make_input: object_schema::<T>,
+            make_output: envelope_schema::<T::Output>,
+            read: |entry, arguments| {
+                let input = arguments::read::<T>(T::SPEC.name, entry.input_schema(), arguments)?;
+                Ok(Box::new(Request(input)))
+            },
+        }
+    }
+
+    /// Returns the schema of the arguments.
+    pub fn input_schema(&self) -> &JsonObject {
+        self.input.get_or_init(|| {
+            let mut schema = (self.make_input)();
+            schema.insert("additionalProperties".into(), Value::Bool(false));
+            schema
+        })
+    }
+
+    /// Returns the schema of the envelope around the result.
+    pub fn output_schema(&self) -> &JsonObject {
+        self.output.get_or_init(self.make_output)
+    }
+
+    /// Reads arguments.
+    ///
+    /// # Errors
+    /// `invalid_arguments`, with every fault named.
+    pub fn read(&self, arguments: JsonObject) -> Result<Box<dyn Prepared>, Failure> {
+        (self.read)(self, arguments)
+    }
+}
+
+struct Request<T>(T);
+
+impl<T: Operation> Prepared for Request<T> {
+    fn asks(&self) -> Asks {
+        self.0.asks()
+    }
+
+    fn admit(self: Box<Self>, gate: &Gate<'_>) -> Result<Passed, Failure> {
+        let Admitted { permit, warnings, limits, receipt } = gate.admit(self.0)?;
+        Ok(Passed { ready: Box::new(Permitted(permit)), warnings, limits, receipt })
+    }
+
+    fn foresee(self: Box<Self>, gate: &Gate<'_>) -> Option<Failure> {
+        gate.foresee(self.0)
+    }
+}
+
+struct Permitted<T>(Permit<T>);
+
+#[async_trait]
+impl<T: Operation> Ready for Permitted<T> {
+    async fn run(self: Box<Self>, call: &Call) -> Result<Done<Value>, Failure> {
+        let Done { summary, warnings, result } = T::run(self.0, call).await?;
+        let result = serde_json::to_value(result)
+            .map_err(|error| Failure::new(Code::Internal, "the result cannot be written").audit(error.to_string()))?;
+        Ok(Done { summary, warnings, result })
+    }
+}

@@ -1,0 +1,190 @@
+//! Lists the caller's sandboxes.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::arguments::Whole;
+use super::selector::ProfileSelector;
+use super::{Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Permit};
+use crate::model::limits::LIST_PAGE_MAX;
+use crate::model::{Code, Failure, Impact, ObligationKind, Requested};
+use crate::sandbox::{ListFilter, ProfileFailure, Sandbox};
+
+/// The Postgres version that means every version.
+const ALL_VERSIONS: &str = "*";
+
+/// Arguments of `list_databases`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListDatabases {
+    #[serde(flatten)]
+    profile: ProfileSelector,
+    /// Only this group of work.
+    owner: Option<String>,
+    /// Only sandboxes that carry all of these labels.
+    labels: Option<BTreeMap<String, String>>,
+    /// Whether to list sandboxes whose time is over, too; default false.
+    include_expired: Option<bool>,
+    /// Whether to look at profiles of all versions; the same as postgresVersion `*`.
+    include_all_versions: Option<bool>,
+    /// Where the last page ended.
+    cursor: Option<String>,
+    /// Sandboxes per page, 1 to 200; default 50.
+    limit: Option<Whole>,
+}
+
+/// A page of sandboxes.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Databases {
+    /// What was searched: one profile, or all.
+    scope: String,
+    /// The profiles that were searched.
+    profiles: Vec<String>,
+    databases: Vec<Listed>,
+    /// Whether there are more.
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+    /// Profiles that could not be searched.
+    failures: Vec<FailedProfile>,
+}
+
+/// A profile that did not answer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FailedProfile {
+    profile: String,
+    code: String,
+    message: String,
+}
+
+impl From<ProfileFailure> for FailedProfile {
+    fn from(failed: ProfileFailure) -> Self {
+        Self { profile: failed.profile, code: failed.failure.code.as_str().to_owned(), message: failed.failure.message }
+    }
+}
+
+/// One sandbox.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listed {
+    database_id: String,
+    database_name: String,
+    profile: String,
+    role_name: String,
+    /// The principal's owner that created it.
+    principal: String,
+    /// The group of work that was named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    labels: BTreeMap<String, String>,
+    /// `creating`, `ready`, `deleting` or `failed`.
+    state: String,
+    created_at: String,
+    expires_at: String,
+    expired: bool,
+    /// `active` or `expired`.
+    ttl_status: String,
+    /// Negative once expired.
+    expires_in_seconds: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size_bytes: Option<u64>,
+}
+
+impl Listed {
+    fn new(sandbox: &Sandbox) -> Self {
+        let expired = sandbox.expired();
+        Self {
+            database_id: sandbox.id.to_string(),
+            database_name: sandbox.names.database.clone(),
+            profile: sandbox.profile.clone(),
+            role_name: sandbox.names.owner_role.clone(),
+            principal: sandbox.owner.clone(),
+            owner: sandbox.group_owner.clone(),
+            labels: sandbox.labels.iter().cloned().collect(),
+            state: sandbox.state.as_str().to_owned(),
+            created_at: sandbox.created_at.to_string(),
+            expires_at: sandbox.expires_at.to_string(),
+            expired,
+            ttl_status: if expired { "expired" } else { "active" }.to_owned(),
+            expires_in_seconds: sandbox.expires_in_seconds(),
+            size_bytes: sandbox.bytes,
+        }
+    }
+}
+
+impl Admissible for ListDatabases {
+    const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
+}
+
+#[async_trait]
+impl Operation for ListDatabases {
+    const SPEC: Spec = Spec {
+        name: "list_databases",
+        title: "List sandbox databases",
+        help: "Lists your sandboxes, oldest first. Answers for the profiles it can reach and names those it cannot.",
+        impact: Impact::Reads,
+        meets: &[ObligationKind::ReadOnly],
+        toolset: Toolset::Core,
+        idempotent: true,
+    };
+    type Output = Databases;
+
+    fn asks(&self) -> Asks {
+        Asks {
+            group_owner: self.owner.clone(),
+            requested: Requested {
+                labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
+                ..Requested::default()
+            },
+            ..Asks::default()
+        }
+    }
+
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Databases>, Failure> {
+        let input = permit.input();
+        let max = u64::try_from(LIST_PAGE_MAX).unwrap_or(u64::MAX);
+        let limit = match input.limit {
+            None => 50,
+            Some(limit) => limit.within(1, max).ok_or_else(|| {
+                Failure::new(Code::InvalidArguments, format!("limit of {} is not between 1 and {max}", limit.shown()))
+            })?,
+        };
+        let every_version = input.include_all_versions.unwrap_or(false);
+        let version = input.profile.postgres_version.clone().filter(|v| v != ALL_VERSIONS && !every_version);
+        let report = call
+            .core
+            .list(&ListFilter {
+                profile: input.profile.profile.clone(),
+                postgres_version: version,
+                owner: Some(permit.grant().principal.owner.clone()),
+                group_owner: input.owner.clone(),
+                labels: input.labels.clone().unwrap_or_default().into_iter().collect(),
+                include_expired: input.include_expired.unwrap_or(false),
+                cursor: input.cursor.clone(),
+                limit: usize::try_from(limit).ok(),
+            })
+            .await?;
+        let databases: Vec<Listed> = report.databases.iter().map(Listed::new).collect();
+        let scope = match input.profile.profile {
+            Some(_) => "profile",
+            None => "all profiles",
+        };
+        Ok(Done::new(
+            format!("{} sandboxes", databases.len()),
+            Databases {
+                scope: scope.to_owned(),
+                profiles: report.profiles,
+                databases,
+                truncated: report.truncated,
+                next_cursor: report.next_cursor,
+                failures: report.failures.into_iter().map(Into::into).collect(),
+            },
+        ))
+    }
+}

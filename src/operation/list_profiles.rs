@@ -1,0 +1,113 @@
+//! Says which profiles there are.
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Permit};
+use crate::model::{Failure, Impact, ObligationKind};
+
+/// Arguments of `list_profiles`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListProfiles {
+    /// Whether to name the Postgres versions installed on this machine; default true.
+    include_discovered_local: Option<bool>,
+}
+
+/// The profiles.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Profiles {
+    /// This program's version.
+    server_version: String,
+    /// How many tools there are.
+    tool_count: usize,
+    /// Major versions that a call can ask for.
+    available_postgres_versions: Vec<String>,
+    /// What to know when choosing.
+    hints: Vec<String>,
+    profiles: Vec<ProfileEntry>,
+}
+
+/// One profile.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct ProfileEntry {
+    name: String,
+    is_default: bool,
+    engine: String,
+    /// Whether this program manages the cluster itself.
+    managed: bool,
+    /// The major version, where it is known without starting anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    postgres_version: Option<String>,
+    database_prefix: String,
+    default_ttl_minutes: u64,
+    max_ttl_minutes: u64,
+    allowed_extensions: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_active_databases_per_owner: Option<u64>,
+}
+
+impl Admissible for ListProfiles {
+    const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
+}
+
+#[async_trait]
+impl Operation for ListProfiles {
+    const SPEC: Spec = Spec {
+        name: "list_profiles",
+        title: "List profiles",
+        help: "Lists the Postgres servers (profiles) on which sandboxes can be made, with their limits. Starts nothing.",
+        impact: Impact::Reads,
+        meets: &[ObligationKind::ReadOnly],
+        toolset: Toolset::Core,
+        idempotent: true,
+    };
+    type Output = Profiles;
+
+    fn asks(&self) -> Asks {
+        Asks::default()
+    }
+
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Profiles>, Failure> {
+        let discovered = permit.input().include_discovered_local.unwrap_or(true);
+        let mut profiles = Vec::new();
+        let mut versions = Vec::new();
+        for profile in call.core.profiles() {
+            let major = profile.known_major().map(|major| major.to_string());
+            versions.extend(major.clone().filter(|_| discovered || !profile.managed()));
+            let settings = profile.settings();
+            profiles.push(ProfileEntry {
+                name: profile.name().to_owned(),
+                is_default: profile.name() == call.core.default_profile(),
+                engine: profile.engine_kind().to_owned(),
+                managed: profile.managed(),
+                postgres_version: major,
+                database_prefix: settings.prefix.clone(),
+                default_ttl_minutes: settings.default_ttl_minutes,
+                max_ttl_minutes: settings.max_ttl_minutes,
+                allowed_extensions: settings.allowed_extensions.clone(),
+                max_active_databases_per_owner: settings.max_active_per_owner,
+            });
+        }
+        versions.sort_unstable();
+        versions.dedup();
+        let hints = vec![format!(
+            "calls that name no profile use `{}`; a managed cluster starts when it is first needed",
+            call.core.default_profile()
+        )];
+        Ok(Done::new(
+            format!("{} profiles", profiles.len()),
+            Profiles {
+                server_version: env!("CARGO_PKG_VERSION").to_owned(),
+                tool_count: call.tool_count,
+                available_postgres_versions: versions,
+                hints,
+                profiles,
+            },
+        ))
+    }
+}

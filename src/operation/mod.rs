@@ -1,0 +1,108 @@
+//! What can be asked: one file per operation, and the one list of all of them.
+//!
+//! An operation's file holds its input (whose field docs become the schema), its output, its name, help
+//! and impact, which demands of policies it meets, and a body of a few lines. A body runs only with a
+//! [`Permit`](crate::admission::Permit) for its own input; nothing here decides.
+
+pub mod arguments;
+mod connection;
+pub mod envelope;
+mod list;
+pub mod schema;
+mod selector;
+mod spec;
+
+mod cleanup_expired;
+mod create_database;
+mod delete_database;
+mod doctor;
+mod explain_policy;
+mod extend_database;
+mod get_connection_string;
+mod list_databases;
+mod list_extensions;
+mod list_profiles;
+mod run_sql;
+mod sql_results;
+mod verify_sandbox;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::admission::{Admissible, Permit};
+use crate::model::{Failure, Health, Preview, Progress, Requested};
+use crate::sandbox::{Core, Selector};
+use crate::sql::Script;
+
+pub use envelope::{Done, Envelope};
+pub use list::{Entry, OPERATIONS, Passed, Prepared, Ready, find};
+pub use spec::{Spec, Toolset};
+
+/// One thing that can be asked. The implementing type is its input.
+#[async_trait]
+pub trait Operation: Admissible + DeserializeOwned + JsonSchema + Send + Sync + 'static {
+    /// What is fixed about it.
+    const SPEC: Spec;
+
+    /// What it hands back.
+    type Output: Serialize + JsonSchema + Send;
+
+    /// Says which facts the policies need to see.
+    fn asks(&self) -> Asks;
+
+    /// Does it. `permit` holds the input as it may be carried out.
+    ///
+    /// # Errors
+    /// Fails with the codes of the contract.
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Self::Output>, Failure>;
+}
+
+/// The facts that an operation's decision needs.
+#[derive(Clone, Debug, Default)]
+pub struct Asks {
+    /// What the request is about.
+    pub about: About,
+    /// The owner named beneath the principal.
+    pub group_owner: Option<String>,
+    /// What the caller asked for.
+    pub requested: Requested,
+    /// SQL to be read.
+    pub sql: Option<String>,
+    /// Whether policies need to see how many sandboxes the owner has.
+    pub usage: bool,
+}
+
+/// What a request is about.
+#[derive(Clone, Debug, Default)]
+pub enum About {
+    /// The program as a whole, or all profiles.
+    #[default]
+    Program,
+    /// One profile.
+    Profile(Selector),
+    /// One sandbox.
+    Sandbox(Selector),
+}
+
+/// What an operation's body works with.
+pub struct Call {
+    /// The lifecycle core.
+    pub core: Core,
+    /// Takes news of long work.
+    pub progress: Arc<dyn Progress>,
+    /// Set when the caller cancels.
+    pub cancel: CancellationToken,
+    /// The request's SQL, as it was read for the decision.
+    pub script: Option<Arc<Script>>,
+    /// Decides without running.
+    pub preview: Arc<dyn Preview>,
+    /// The health of parts that the core does not know.
+    pub health: Vec<Arc<dyn Health>>,
+    /// How many tools the client is shown.
+    pub tool_count: usize,
+}

@@ -1,0 +1,342 @@
+//! Runs the caller's SQL in a sandbox, as one of the sandbox's own roles.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::arguments::Whole;
+use super::extend_database::missing_target;
+use super::selector::DatabaseSelector;
+use super::sql_results::{ResultSetEntry, SqlResults, StatementFailure};
+use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Effective, Permit};
+use crate::engine::postgres::{Param, ResultLimits, ResultSet, SandboxSession, StatementCall, TxStatus, WireError};
+use crate::model::limits::{
+    PARAMS_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, ROWS_DEFAULT, ROWS_MAX, STATEMENT_TIMEOUT_MS_DEFAULT,
+    STATEMENT_TIMEOUT_MS_MAX, STDIN_BYTES_MAX, VALUE_BYTES_MAX,
+};
+use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass};
+use crate::sql::{Script, Statement};
+
+/// How long a cancelled statement may take to end before its connection is dropped.
+const CANCEL_GRACE: Duration = Duration::from_millis(900);
+
+/// Arguments of `run_sql`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RunSql {
+    #[serde(flatten)]
+    database: DatabaseSelector,
+    /// One or more statements. Each commits by itself unless the text says BEGIN.
+    sql: String,
+    /// Run as the read-only role in a read-only transaction; only reads are let through. Default false.
+    readonly: Option<bool>,
+    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten: the rest is not fetched.
+    row_limit: Option<Whole>,
+    /// Values for $1, $2, … of a single statement: text, numbers, true, false or null.
+    params: Option<Vec<Value>>,
+    /// Time for the whole call, 1 to 300; default 30.
+    timeout_seconds: Option<Whole>,
+    /// Data for a single COPY … FROM STDIN.
+    stdin: Option<String>,
+    /// Go on after a statement that fails, as psql does, and list the failures. Default false: stop there.
+    continue_on_error: Option<bool>,
+    /// Set by policies.
+    #[serde(skip)]
+    demands: Demands,
+}
+
+/// What policies made of the call's limits.
+#[derive(Debug, Default)]
+struct Demands {
+    rows_max: Option<u64>,
+    bytes_max: Option<u64>,
+    timeout_ms_max: Option<u64>,
+}
+
+impl RunSql {
+    fn read_only(&self) -> bool {
+        self.readonly.unwrap_or(false)
+    }
+
+    fn rows_asked(&self) -> Result<u64, Failure> {
+        let Some(rows) = self.row_limit else { return Ok(ROWS_DEFAULT) };
+        rows.within(0, ROWS_MAX).ok_or_else(|| {
+            Failure::new(Code::InvalidRowLimit, format!("row limit {} is not between 0 and {ROWS_MAX}", rows.shown()))
+                .hint(format!("ask for {ROWS_MAX} rows or less, and page with LIMIT and OFFSET or a key"))
+        })
+    }
+
+    fn timeout_ms_asked(&self) -> Result<u64, Failure> {
+        let Some(seconds) = self.timeout_seconds else { return Ok(STATEMENT_TIMEOUT_MS_DEFAULT) };
+        let max = STATEMENT_TIMEOUT_MS_MAX / 1000;
+        seconds.within(1, max).map(|seconds| seconds * 1000).ok_or_else(|| {
+            Failure::new(
+                Code::InvalidArguments,
+                format!("timeout of {} seconds is not between 1 and {max}", seconds.shown()),
+            )
+        })
+    }
+
+    fn limits(&self) -> Result<(ResultLimits, Duration), Failure> {
+        let rows = self.rows_asked()?.min(self.demands.rows_max.unwrap_or(u64::MAX));
+        let bytes = self.demands.bytes_max.unwrap_or(REPLY_BYTES_DEFAULT).min(REPLY_BYTES_MAX);
+        let timeout = self.timeout_ms_asked()?.min(self.demands.timeout_ms_max.unwrap_or(u64::MAX));
+        let limits = ResultLimits { rows_max: rows, bytes_max: bytes, value_bytes_max: VALUE_BYTES_MAX };
+        Ok((limits, Duration::from_millis(timeout)))
+    }
+
+    fn params(&self) -> Result<Vec<Param>, Failure> {
+        let values = self.params.as_deref().unwrap_or_default();
+        if values.len() > PARAMS_MAX {
+            let message = format!("{} parameters are over the limit of {PARAMS_MAX}", values.len());
+            return Err(Failure::new(Code::InvalidArguments, message));
+        }
+        Ok(values.iter().map(param).collect())
+    }
+}
+
+/// Gives a JSON value the text form that Postgres reads for a parameter of any type.
+fn param(value: &Value) -> Param {
+    match value {
+        Value::Null => Param::Null,
+        Value::String(text) => Param::Text(text.clone()),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => Param::Text(value.to_string()),
+    }
+}
+
+impl Admissible for RunSql {
+    const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
+
+    fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
+        let demands = effective.obligations();
+        let mut warnings = Vec::new();
+        if let Some(policy) = demands.read_only.first()
+            && !self.read_only()
+        {
+            self.readonly = Some(true);
+            warnings.push(format!("read-only, as policy `{policy}` demands"));
+        }
+        self.demands.rows_max = lowered(&demands.max_rows, self.rows_asked()?, "row limit", &mut warnings);
+        self.demands.timeout_ms_max =
+            lowered(&demands.statement_timeout_ms, self.timeout_ms_asked()?, "timeout in ms", &mut warnings);
+        self.demands.bytes_max = demands.max_result_bytes.as_ref().map(|limit| limit.value);
+        Ok(warnings)
+    }
+}
+
+/// Returns the limit; says so where it is lower than what was asked for.
+fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
+    let limit = limit.as_ref()?;
+    if limit.value < asked {
+        warnings.push(format!("{what} {}, set by `{}`", limit.value, limit.set_by));
+    }
+    Some(limit.value)
+}
+
+#[async_trait]
+impl Operation for RunSql {
+    const SPEC: Spec = Spec {
+        name: "run_sql",
+        title: "Run SQL in a sandbox",
+        help: "Runs SQL in your sandbox and returns bounded results. Use readonly=true to look; it runs as a role that cannot write. \
+               Values are exact: bigint and numeric come as strings.",
+        impact: Impact::Writes,
+        meets: &[
+            ObligationKind::ReadOnly,
+            ObligationKind::MaxRows,
+            ObligationKind::MaxResultBytes,
+            ObligationKind::StatementTimeoutMs,
+            ObligationKind::MaxDatabaseBytes,
+        ],
+        toolset: Toolset::Core,
+        idempotent: false,
+    };
+    type Output = SqlResults;
+
+    fn asks(&self) -> Asks {
+        Asks {
+            about: About::Sandbox((&self.database).into()),
+            requested: Requested {
+                rows: self.rows_asked().ok(),
+                timeout_ms: self.timeout_ms_asked().ok(),
+                read_only: self.read_only(),
+                ..Requested::default()
+            },
+            sql: Some(self.sql.clone()),
+            usage: true,
+            ..Asks::default()
+        }
+    }
+
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<SqlResults>, Failure> {
+        let id = permit.grant().target.ok_or_else(missing_target)?;
+        let script = call.script.clone().ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
+        let input = permit.input();
+        let work = Work::new(input, &script)?;
+        let access = if input.read_only() { CredentialAccess::ReadOnly } else { CredentialAccess::Owner };
+        let mut session = call.core.session(&permit, id, access).await?;
+        let handle = session.cancel_handle();
+        let started = Instant::now();
+        let outcome = {
+            let running = work.run(&mut session);
+            tokio::pin!(running);
+            tokio::select! {
+                outcome = &mut running => outcome,
+                () = call.cancel.cancelled() => {
+                    // The backend must be idle within a second; if it does not obey, its connection goes.
+                    let _ = tokio::time::timeout(CANCEL_GRACE, async {
+                        handle.cancel().await.ok();
+                        running.await.ok();
+                    }).await;
+                    Err(Failure::new(Code::Cancelled, "the call was cancelled by the caller"))
+                }
+            }
+        };
+        if outcome.as_ref().is_err_and(|failure| failure.code == Code::Cancelled) {
+            session.close();
+        }
+        let mut results = outcome?;
+        results.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let warnings = std::mem::take(&mut results.warnings);
+        Ok(Done::new(results.summary(), results).warn(warnings))
+    }
+}
+
+/// A call's statements with everything needed to run them.
+struct Work<'a> {
+    text: &'a str,
+    script: &'a Script,
+    params: Vec<Param>,
+    stdin: Option<&'a str>,
+    limits: ResultLimits,
+    timeout: Duration,
+    read_only: bool,
+    continue_on_error: bool,
+}
+
+impl<'a> Work<'a> {
+    fn new(input: &'a RunSql, script: &'a Script) -> Result<Self, Failure> {
+        let (limits, timeout) = input.limits()?;
+        let params = input.params()?;
+        let statements = &script.statements;
+        if statements.is_empty() {
+            return Err(Failure::new(Code::SyntaxError, "there is no statement in `sql`"));
+        }
+        if !params.is_empty() && statements.len() != 1 {
+            let message = format!("parameters go with exactly one statement, and there are {}", statements.len());
+            return Err(Failure::new(Code::SingleStatementRequired, message).hint("send one call per statement"));
+        }
+        let stdin = input.stdin.as_deref();
+        if let Some(data) = stdin {
+            let copies = statements.iter().filter(|s| s.facts.class == StatementClass::CopyIn).count();
+            if copies != 1 {
+                let message = format!("`stdin` goes with exactly one COPY … FROM STDIN, and there are {copies}");
+                return Err(Failure::new(Code::SingleStatementRequired, message));
+            }
+            if data.len() > STDIN_BYTES_MAX {
+                let message = format!("`stdin` of {} bytes is over the limit of {STDIN_BYTES_MAX}", data.len());
+                return Err(Failure::new(Code::InvalidArguments, message).hint("copy in several calls"));
+            }
+        }
+        if input.read_only() {
+            statements.iter().zip(1..).try_for_each(|(statement, index)| check_read_only(statement, index))?;
+        }
+        Ok(Self {
+            text: &input.sql,
+            script,
+            params,
+            stdin,
+            limits,
+            timeout,
+            read_only: input.read_only(),
+            continue_on_error: input.continue_on_error.unwrap_or(false),
+        })
+    }
+
+    async fn run(&self, session: &mut SandboxSession) -> Result<SqlResults, Failure> {
+        let deadline = Instant::now() + self.timeout;
+        let mut results = SqlResults::default();
+        let mut bytes_left = self.limits.bytes_max;
+        let mut committed = false;
+        for (statement, index) in self.script.statements.iter().zip(1..) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let limits = ResultLimits { bytes_max: bytes_left, ..self.limits };
+            match self.run_one(session, statement, limits, left).await {
+                Ok(mut set) => {
+                    committed |= session.status() == TxStatus::Idle && !self.read_only;
+                    results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped);
+                    let entry = ResultSetEntry::new(index, &set);
+                    bytes_left = bytes_left.saturating_sub(entry.kept_bytes());
+                    results.result_sets.push(entry);
+                }
+                Err(error) => {
+                    results.add_notices(session.take_notices(), 0);
+                    let mut failure = error.into_failure(index);
+                    failure.detail_mut().earlier_committed = Some(committed);
+                    if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
+                        return Err(failure);
+                    }
+                    results.statement_failures.push(StatementFailure::from(&failure));
+                }
+            }
+        }
+        if session.status() != TxStatus::Idle {
+            session.rollback().await.map_err(Failure::from)?;
+            results.warnings.push("the transaction left open at the end of the call was rolled back".to_owned());
+        }
+        results.total_up();
+        Ok(results)
+    }
+
+    async fn run_one(
+        &self,
+        session: &mut SandboxSession,
+        statement: &Statement,
+        limits: ResultLimits,
+        timeout: Duration,
+    ) -> Result<ResultSet, WireError> {
+        if timeout.is_zero() {
+            let ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+            return Err(WireError::Timeout { ms, stopped: true });
+        }
+        let inline = statement.copy_data.clone().and_then(|range| self.text.get(range));
+        let text = self.text.get(statement.text.clone()).unwrap_or_default();
+        let copy_in = match statement.facts.class {
+            StatementClass::CopyIn => inline.or(self.stdin).map(str::as_bytes),
+            _ => None,
+        };
+        let call = StatementCall { text, params: &self.params, limits, timeout, copy_in };
+        if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
+    }
+}
+
+/// Lets only statements through that passed every test for read-only use.
+fn check_read_only(statement: &Statement, index: u32) -> Result<(), Failure> {
+    let facts = &statement.facts;
+    if facts.read_only_safe {
+        return Ok(());
+    }
+    let (code, message) = match facts.class {
+        StatementClass::Unparsed => {
+            (Code::UnparsedStatement, format!("statement {index} is of no known class, so it cannot run read-only"))
+        }
+        class => (
+            Code::ReadonlyViolation,
+            format!("statement {index} (`{}`, class `{}`) cannot run read-only", facts.tag, class.as_str()),
+        ),
+    };
+    let mut failure = Failure::new(code, message);
+    failure.hint = Some(match facts.class {
+        StatementClass::Read | StatementClass::Show | StatementClass::Explain | StatementClass::CopyOut => {
+            format!("only Postgres' own harmless functions are let through; seen: {}", facts.functions.join(", "))
+        }
+        _ => "reads, SHOW, EXPLAIN and COPY … TO STDOUT run read-only; leave `readonly` away to write".to_owned(),
+    });
+    failure.detail_mut().statement_index = Some(index);
+    Err(failure)
+}

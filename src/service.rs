@@ -1,0 +1,178 @@
+//! The life of a request, on one screen.
+//!
+//! Whatever the edge, a call goes through here and only here: an audit entry is opened before anything
+//! else and closed whatever happens; nothing acts without the permit that the gate hands out.
+
+mod facts;
+mod preview;
+mod running;
+mod trail;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use self::facts::Facts;
+use self::running::Running;
+use self::trail::Trail;
+use crate::admission::{self, Account, Book, Consents, Gate};
+use crate::audit::{Audit, Opening};
+use crate::model::{Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds};
+use crate::operation::schema::JsonObject;
+use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
+use crate::policy::Holder;
+use crate::sandbox::Core;
+use crate::sql::{Reader, Script};
+use crate::telemetry::{Parent, continue_trace, span};
+
+/// How long a call waits for the policies to be loaded, at start.
+const POLICIES_WAIT: Duration = Duration::from_secs(60);
+/// The operation that may run without policies, to say why there are none.
+const DIAGNOSIS: &str = "doctor";
+
+/// One call, as an edge hands it over.
+pub struct Request {
+    /// How it was asked: MCP's method, or `cli`.
+    pub method: &'static str,
+    /// Who asks, as authentication says.
+    pub principal: Principal,
+    /// What is asked for.
+    pub operation: String,
+    /// The arguments.
+    pub input: JsonObject,
+    /// Takes news of long work.
+    pub progress: Arc<dyn Progress>,
+    /// Set when the caller cancels.
+    pub cancel: CancellationToken,
+    /// The caller's place in a trace, as W3C trace context writes it.
+    pub traceparent: Option<String>,
+}
+
+/// Answers calls.
+pub struct Service {
+    core: Core,
+    reader: Reader,
+    policies: watch::Receiver<Option<Arc<Holder>>>,
+    book: Arc<dyn Book>,
+    consents: Arc<dyn Consents>,
+    audit: Arc<Audit>,
+    health: Vec<Arc<dyn Health>>,
+    running: Running,
+}
+
+/// What a service is made of.
+pub struct Parts {
+    /// The lifecycle core.
+    pub core: Core,
+    /// Reads SQL.
+    pub reader: Reader,
+    /// The policies, once they are loaded.
+    pub policies: watch::Receiver<Option<Arc<Holder>>>,
+    /// Where rate limits are kept.
+    pub book: Arc<dyn Book>,
+    /// What people have agreed to.
+    pub consents: Arc<dyn Consents>,
+    /// The audit log.
+    pub audit: Arc<Audit>,
+    /// The health of parts that the core does not know.
+    pub health: Vec<Arc<dyn Health>>,
+}
+
+impl Service {
+    /// Puts a service together.
+    pub fn new(parts: Parts) -> Arc<Self> {
+        let Parts { core, reader, policies, book, consents, audit, health } = parts;
+        Arc::new(Self { core, reader, policies, book, consents, audit, health, running: Running::default() })
+    }
+
+    /// Answers one call. Never fails otherwise than by what the envelope says.
+    pub async fn call(self: &Arc<Self>, request: Request) -> Envelope {
+        let _running = self.running.enter();
+        let id = RequestId::fresh();
+        // A span is named by the list, never by a caller's own word.
+        let name = operation::find(&request.operation).map_or("unknown", |entry| entry.spec.name);
+        let span = span::request(id, request.method, name, request.principal.transport);
+        let trace = continue_trace(&span, request.traceparent.as_deref().and_then(Parent::parse));
+        self.answer(id, request, trace).instrument(span).await
+    }
+
+    /// Returns how many calls run now.
+    pub fn running(&self) -> usize {
+        self.running.count()
+    }
+
+    async fn answer(self: &Arc<Self>, id: RequestId, request: Request, trace: Option<TraceIds>) -> Envelope {
+        let trail = Trail::begin(id, Timestamp::now());
+        let opening =
+            Opening { id, principal: &request.principal, operation: &request.operation, now: trail.now, trace };
+        let ticket = match self.audit.open(opening) {
+            Ok(ticket) => ticket,
+            Err(error) => return Envelope::failed(id, &error.into(), None),
+        };
+        let outcome = self.attempt(&request, &trail).await;
+        trail.record(&outcome);
+        let closed = self.audit.close(ticket, trail.closing(&outcome));
+        trail.reply(outcome, closed)
+    }
+
+    async fn attempt(self: &Arc<Self>, request: &Request, trail: &Trail) -> Result<Done<Value>, Failure> {
+        let entry = operation::find(&request.operation)?;
+        let prepared = entry.read(request.input.clone())?;
+        let asks = prepared.asks();
+        let script = facts::read_sql(&self.reader, &asks)?;
+        let facts = Facts { core: &self.core, spec: entry.spec, principal: &request.principal, asks: &asks };
+        let context = trail.facts(facts.gather(trail.id, trail.now, script.as_deref()).await?);
+        let decision = trail.decided(self.decide(context, &asks).await?);
+        let gate = Gate { context, decision, book: &*self.book, consents: &*self.consents };
+        let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
+        trail.admitted(limits);
+        let outcome = ready.run(&self.call_for(request, script)).await;
+        if outcome.as_ref().is_err_and(facts::refused_before_the_first_act) {
+            admission::refund(&receipt, &*self.book, trail.now)?;
+        }
+        outcome.map(|done| done.warn(warnings))
+    }
+}
+
+impl Service {
+    /// Waits for the policies, which are loaded beside the handshake.
+    async fn policies(&self) -> Result<Arc<Holder>, Failure> {
+        let mut policies = self.policies.clone();
+        let loaded = tokio::time::timeout(POLICIES_WAIT, policies.wait_for(Option::is_some)).await;
+        let holder = loaded.ok().and_then(Result::ok).and_then(|holder| holder.clone());
+        holder.ok_or_else(|| {
+            Failure::new(Code::PolicyNotReady, "the policies are still being loaded; the request was not run")
+        })
+    }
+
+    /// Asks the policies. Without any, only what they say of themselves can be asked for.
+    async fn decide(&self, context: &Context, asks: &Asks) -> Result<Decision, Failure> {
+        let holder = self.policies().await?;
+        let set = match holder.current() {
+            Ok(set) => set,
+            Err(_) if context.operation == DIAGNOSIS => return Ok(Decision::diagnosis()),
+            Err(failure) => return Err(failure),
+        };
+        let account = Account::new(&context.principal, context.group_owner.as_deref());
+        let balances = self.book.balances(&account, &set.buckets(context), context.now)?;
+        let mut decision = set.decide(context, &balances);
+        facts::hide_what_is_not_the_callers(&mut decision, asks);
+        Ok(decision)
+    }
+
+    fn call_for(self: &Arc<Self>, request: &Request, script: Option<Arc<Script>>) -> Call {
+        Call {
+            core: self.core.clone(),
+            progress: request.progress.clone(),
+            cancel: request.cancel.clone(),
+            script,
+            preview: self.clone(),
+            health: self.health.clone(),
+            tool_count: OPERATIONS.len(),
+        }
+    }
+}

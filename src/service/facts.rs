@@ -1,0 +1,136 @@
+//! Gathers, once, what a request is decided on.
+
+use std::sync::Arc;
+
+use crate::model::{Code, Context, Decision, Failure, Phase, Principal, RequestId, ServerFacts, Timestamp};
+use crate::operation::{About, Asks, Spec};
+use crate::sandbox::{self, Core, Profile, Sandbox};
+use crate::sql::{Reader, Script};
+use crate::telemetry::span;
+
+/// The code by which a policy says that a thing is not the caller's: worded as if there were no such thing.
+const NOT_FOUND: &str = "not_found";
+
+/// What the facts are gathered from.
+pub(super) struct Facts<'a> {
+    pub(super) core: &'a Core,
+    pub(super) spec: &'static Spec,
+    pub(super) principal: &'a Principal,
+    pub(super) asks: &'a Asks,
+}
+
+/// Reads the request's SQL, once for everybody.
+pub(super) fn read_sql(reader: &Reader, asks: &Asks) -> Result<Option<Arc<Script>>, Failure> {
+    let Some(text) = asks.sql.as_deref() else { return Ok(None) };
+    span::classify().in_scope(|| {
+        let read = reader.read(text).map_err(Failure::from);
+        let here = tracing::Span::current();
+        match &read {
+            Ok(script) => _ = here.record(span::STATEMENT_COUNT, script.statements.len()),
+            Err(failure) => span::failed(&here, failure),
+        }
+        read.map(Some)
+    })
+}
+
+impl Facts<'_> {
+    /// Gathers the facts. Starts nothing but a managed cluster that the request is about.
+    pub(super) async fn gather(
+        &self,
+        id: RequestId,
+        now: Timestamp,
+        script: Option<&Script>,
+    ) -> Result<Context, Failure> {
+        let (profile, sandbox) = self.resolve().await?;
+        let group_owner =
+            self.asks.group_owner.clone().or_else(|| sandbox.as_ref().and_then(|sandbox| sandbox.group_owner.clone()));
+        let (principal_usage, group_usage) = match &profile {
+            Some(profile) if self.asks.usage => {
+                // What a sandbox uses is charged to its owner, who for the caller's own is the caller.
+                let owner = sandbox.as_ref().map_or(&self.principal.owner, |sandbox| &sandbox.owner);
+                let (principal, group) = self.core.usage(profile.name(), owner, group_owner.as_deref()).await?;
+                (Some(principal), group)
+            }
+            _ => (None, None),
+        };
+        let statements = script.map(|s| s.statements.iter().map(|s| s.facts.clone()).collect()).unwrap_or_default();
+        let text = self.asks.sql.as_deref().unwrap_or_default();
+        let statement_texts = script
+            .map(|s| s.statements.iter().map(|s| text.get(s.text.clone()).unwrap_or_default().to_owned()).collect())
+            .unwrap_or_default();
+        Ok(Context {
+            request_id: id,
+            phase: Phase::Before,
+            operation: self.spec.name,
+            impact: self.spec.impact,
+            principal: self.principal.clone(),
+            group_owner,
+            now,
+            server: profile.as_deref().map(server_facts),
+            sandbox: sandbox.as_ref().map(Sandbox::facts),
+            principal_usage,
+            group_usage,
+            statements,
+            statement_texts,
+            clone_source: None,
+            requested: self.asks.requested.clone(),
+            outcome: None,
+        })
+    }
+
+    async fn resolve(&self) -> Result<(Option<Arc<Profile>>, Option<Sandbox>), Failure> {
+        match &self.asks.about {
+            About::Program => Ok((None, None)),
+            About::Profile(selector) => Ok((Some(self.core.resolve(selector).await?.profile), None)),
+            About::Sandbox(selector) => {
+                let target = self.core.resolve(selector).await?;
+                let sandbox = target.sandbox()?.clone();
+                Ok((Some(target.profile), Some(sandbox)))
+            }
+        }
+    }
+}
+
+fn server_facts(profile: &Profile) -> ServerFacts {
+    ServerFacts {
+        profile: profile.name().to_owned(),
+        engine: profile.engine_kind().to_owned(),
+        major: profile.known_major(),
+        managed: profile.managed(),
+    }
+}
+
+/// Words a refusal that would reveal another owner's sandbox exactly as one for a sandbox that is not there.
+pub(super) fn hide_what_is_not_the_callers(decision: &mut Decision, asks: &Asks) {
+    let Some(refusal) = &mut decision.refusal else { return };
+    let hides = refusal.policy.as_ref().is_some_and(|(_, code)| code == NOT_FOUND);
+    if hides && matches!(asks.about, About::Sandbox(_)) {
+        *refusal = not_found(refusal);
+    }
+}
+
+fn not_found(refusal: &Failure) -> Failure {
+    let by = refusal.policy.as_ref().map(|(policy, _)| policy.as_str()).unwrap_or_default();
+    let detail = refusal.audit.as_deref().unwrap_or_default();
+    sandbox::not_found().audit(format!("refused by policy `{by}`: {detail}"))
+}
+
+/// Returns whether a failure came before the core's first act, so that the call costs nothing.
+pub(super) fn refused_before_the_first_act(failure: &Failure) -> bool {
+    matches!(
+        failure.code,
+        Code::InvalidArguments
+            | Code::InvalidTtl
+            | Code::InvalidRowLimit
+            | Code::InvalidExtensions
+            | Code::ExtensionNotAllowed
+            | Code::ExtensionSetupRequired
+            | Code::SingleStatementRequired
+            | Code::IdempotencyConflict
+            | Code::QuotaExceeded
+            | Code::SandboxExpired
+            | Code::SandboxNotReady
+            | Code::DatabaseNotFound
+            | Code::LocalPostgresUnavailable
+    )
+}

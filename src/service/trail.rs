@@ -1,0 +1,122 @@
+//! What is known of a request so far: each fact set once, in order, and kept for the audit and the reply.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::admission::AppliedLimit;
+use crate::audit::{AuditError, Closing, Outcome};
+use crate::model::{Context, Decision, Failure, RequestId, SandboxId, Timestamp};
+use crate::operation::envelope::{LimitNote, PolicyNote};
+use crate::operation::{Done, Envelope};
+use crate::telemetry::span;
+
+/// The trail of one request.
+pub(super) struct Trail {
+    pub(super) id: RequestId,
+    pub(super) now: Timestamp,
+    started: Instant,
+    context: OnceLock<Context>,
+    decision: OnceLock<Decision>,
+    limits: OnceLock<Vec<AppliedLimit>>,
+}
+
+impl Trail {
+    /// Begins a request's trail.
+    pub(super) fn begin(id: RequestId, now: Timestamp) -> Self {
+        Self {
+            id,
+            now,
+            started: Instant::now(),
+            context: OnceLock::new(),
+            decision: OnceLock::new(),
+            limits: OnceLock::new(),
+        }
+    }
+
+    /// Keeps the facts.
+    pub(super) fn facts(&self, context: Context) -> &Context {
+        self.context.get_or_init(|| context)
+    }
+
+    /// Keeps the decision.
+    pub(super) fn decided(&self, decision: Decision) -> &Decision {
+        self.decision.get_or_init(|| decision)
+    }
+
+    /// Keeps the limits that policies set.
+    pub(super) fn admitted(&self, limits: Vec<AppliedLimit>) {
+        self.limits.get_or_init(|| limits);
+    }
+
+    /// Puts the outcome on the request's span.
+    pub(super) fn record(&self, outcome: &Result<Done<Value>, Failure>) {
+        let span = tracing::Span::current();
+        if let Some(context) = self.context.get() {
+            span.record(span::OWNER, context.principal.owner.as_str());
+            if let Some(server) = &context.server {
+                span.record(span::PROFILE, server.profile.as_str());
+            }
+            if let Some(sandbox) = &context.sandbox {
+                span.record(span::SANDBOX_ID, sandbox.id.to_string());
+            }
+        }
+        if let Some(decision) = self.decision.get() {
+            span.record(span::VERDICT, if decision.refusal.is_some() { "deny" } else { "pass" });
+        }
+        if let Err(failure) = outcome {
+            span::failed(&span, failure);
+        }
+    }
+
+    /// Returns what the audit entry is closed with.
+    pub(super) fn closing<'a>(&'a self, outcome: &'a Result<Done<Value>, Failure>) -> Closing<'a> {
+        let decision = self.decision.get();
+        Closing {
+            now: Timestamp::now(),
+            elapsed: self.started.elapsed(),
+            context: self.context.get(),
+            decision,
+            enforced: decision.filter(|_| self.limits.get().is_some()).map(|decision| &decision.obligations),
+            target: made(outcome),
+            outcome: match outcome {
+                Ok(_) => Outcome::Ok,
+                Err(failure) => Outcome::Failed(failure),
+            },
+        }
+    }
+
+    /// Renders the reply. A closing line that could not be written is said; the deed stands.
+    pub(super) fn reply(self, outcome: Result<Done<Value>, Failure>, closed: Result<(), AuditError>) -> Envelope {
+        let note = self.note();
+        let mut envelope = match outcome {
+            Ok(done) => Envelope::done(self.id, done, note),
+            Err(failure) => {
+                if let Some(detail) = &failure.audit {
+                    tracing::warn!(request = %self.id, code = failure.code.as_str(), detail, "request failed");
+                }
+                Envelope::failed(self.id, &failure, note)
+            }
+        };
+        if let Err(error) = closed {
+            let failure = Failure::from(error);
+            envelope.warnings.push(format!(
+                "the call was carried out, but its audit entry could not be closed: {}; nothing more is accepted until it can",
+                failure.message
+            ));
+        }
+        envelope
+    }
+
+    fn note(&self) -> Option<PolicyNote> {
+        let limits = self.limits.get().filter(|limits| !limits.is_empty())?;
+        let generation = self.decision.get()?.generation.digest.clone();
+        Some(PolicyNote { generation, limits: limits.iter().map(LimitNote::from).collect() })
+    }
+}
+
+/// Returns the sandbox that a successful call was about, one that it made included.
+fn made(outcome: &Result<Done<Value>, Failure>) -> Option<SandboxId> {
+    outcome.as_ref().ok()?.result.get("databaseId")?.as_str()?.parse().ok()
+}

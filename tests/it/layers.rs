@@ -1,0 +1,195 @@
+//! Who may name whom: the table of `docs/architecture.md`, enforced.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Folder → the folders it may name with `crate::…`. Every folder may name itself.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("sql", &["model"]),
+    ("policy", &["model", "telemetry"]),
+    ("policy/wasm", &["model", "policy"]),
+    ("admission", &["model", "policy"]),
+    ("engine", &["model"]),
+    ("store", &["model", "engine"]),
+    ("secret", &["model"]),
+    ("audit", &["model", "store"]),
+    ("sandbox", &["model", "engine", "store", "secret", "admission", "telemetry"]),
+    ("identity", &["model"]),
+    ("operation", &["model", "admission", "sandbox", "engine", "sql", "telemetry"]),
+    ("service", &["model", "sql", "operation", "admission", "policy", "sandbox", "audit", "telemetry"]),
+    ("config", &["model", "policy", "engine", "audit", "telemetry", "secret", "identity"]),
+    ("telemetry", &["model"]),
+    ("mcp", &["model", "operation", "service"]),
+    (
+        "cli",
+        &[
+            "model", "sql", "policy", "admission", "engine", "store", "secret", "audit", "sandbox", "identity", "operation",
+            "service", "config", "telemetry", "app",
+        ],
+    ),
+];
+
+/// Crate → the only folders that may name it.
+const NAMED_ONLY_IN: &[(&str, &[&str])] = &[
+    ("sqlparser", &["sql"]),
+    ("wasmtime", &["policy/wasm"]),
+    ("wasmtime_wizer", &["policy/wasm"]),
+    ("governor", &["admission"]),
+    ("tokio_postgres", &["engine", "store", "app"]),
+    ("aes_gcm_siv", &["secret"]),
+    ("tracing_opentelemetry", &["telemetry"]),
+    ("opentelemetry", &["telemetry"]),
+    ("opentelemetry_otlp", &["telemetry"]),
+    ("rmcp", &["mcp"]),
+    ("clap", &["cli"]),
+];
+
+/// Of `admission`, what folders below the gate may name.
+const ADMISSION_BELOW_THE_GATE: &[(&str, &[&str])] = &[
+    ("sandbox", &["Permit", "Grant", "SystemAuthority", "SystemReason"]),
+    ("operation", &["Permit", "Admissible", "Admitted", "Effective", "Gate", "Receipt", "AppliedLimit", "limits", "self"]),
+];
+
+#[test]
+fn no_folder_names_what_the_table_forbids() {
+    let mut faults = Vec::new();
+    for (file, text) in sources() {
+        let Some(folder) = folder_of(&file) else { continue };
+        let allowed = MAY_NAME.iter().find(|(name, _)| *name == folder).map(|(_, allowed)| *allowed);
+        let Some(allowed) = allowed else {
+            faults.push(format!("{}: folder `{folder}` is not in the table", file.display()));
+            continue;
+        };
+        for named in crate_paths(&text) {
+            let own = folder == named || folder.starts_with(&format!("{named}/"));
+            if !own && !allowed.contains(&named.as_str()) {
+                faults.push(format!("{}: `{folder}` names `{named}`", file.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "tests/it/layers.rs and docs/architecture.md hold the table:\n{}", faults.join("\n"));
+}
+
+#[test]
+fn heavy_crates_are_named_in_one_place() {
+    let mut faults = Vec::new();
+    for (file, text) in sources() {
+        let folder = folder_of(&file).unwrap_or_default();
+        for (krate, folders) in NAMED_ONLY_IN {
+            let inside = folders.iter().any(|f| folder == *f || folder.starts_with(&format!("{f}/")));
+            if !inside && words(&text).any(|word| word == *krate) && text.contains(&format!("{krate}::")) {
+                faults.push(format!("{}: names `{krate}`", file.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn below_the_gate_only_the_key_is_known() {
+    let mut faults = Vec::new();
+    for (file, text) in sources() {
+        let folder = folder_of(&file).unwrap_or_default();
+        let Some((_, allowed)) = ADMISSION_BELOW_THE_GATE.iter().find(|(name, _)| *name == folder) else { continue };
+        for named in names_after(&text, "crate::admission::") {
+            if !allowed.contains(&named.as_str()) {
+                faults.push(format!("{}: names `admission::{named}`", file.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn only_the_wiring_takes_the_authority_to_act_unasked() {
+    let takers: Vec<PathBuf> = sources()
+        .into_iter()
+        .filter(|(file, text)| text.contains("SystemAuthority::take") && !file.ends_with("permit.rs"))
+        .map(|(file, _)| file)
+        .collect();
+    assert!(takers.iter().all(|file| folder_of(file).as_deref() == Some("app")), "{takers:?}");
+}
+
+fn sources() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    collect(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src")), &mut found);
+    assert!(found.len() > 50, "the sources are not where they are looked for");
+    found
+}
+
+fn collect(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            found.push((path, without_comments(&text)));
+        }
+    }
+}
+
+fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// The folder that a file belongs to; `service.rs` and `app.rs` belong to the folders of their names.
+fn folder_of(file: &Path) -> Option<String> {
+    let below = file.strip_prefix(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).ok()?;
+    let parts: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    match parts.as_slice() {
+        [file] if file == "lib.rs" || file == "main.rs" => None,
+        [file] if file == "app.rs" => None,
+        [file] => Some(file.trim_end_matches(".rs").to_owned()),
+        [app, ..] if app == "app" => None,
+        [policy, wasm, ..] if policy == "policy" && wasm == "wasm" => Some("policy/wasm".to_owned()),
+        [folder, ..] => Some(folder.clone()),
+        [] => None,
+    }
+}
+
+/// The folders named by `crate::…` paths, `use crate::{a, b}` included.
+fn crate_paths(text: &str) -> BTreeSet<String> {
+    names_after(text, "crate::").into_iter().filter(|name| name.chars().next().is_some_and(char::is_lowercase)).collect()
+}
+
+/// The first name, or each name in braces, after every occurrence of `prefix`.
+fn names_after(text: &str, prefix: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for (at, _) in text.match_indices(prefix) {
+        let preceded = text[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$');
+        if preceded {
+            continue;
+        }
+        let rest = &text[at + prefix.len()..];
+        match rest.strip_prefix('{') {
+            None => names.extend(words(rest).next().map(str::to_owned)),
+            Some(list) => {
+                let mut depth = 0;
+                let end = list.char_indices().find(|(_, c)| {
+                    depth += match c {
+                        '{' => 1,
+                        '}' => -1,
+                        _ => 0,
+                    };
+                    depth < 0
+                });
+                let mut depth = 0;
+                for part in list[..end.map_or(list.len(), |(i, _)| i)].split_inclusive(['{', '}', ',']) {
+                    if depth == 0 {
+                        names.extend(words(part).next().map(str::to_owned));
+                    }
+                    depth += part.matches('{').count();
+                    depth -= part.matches('}').count();
+                }
+            }
+        }
+    }
+    names
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}

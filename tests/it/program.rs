@@ -1,0 +1,224 @@
+//! The real program as its users run it: a fresh state directory, the command line, MCP over stdio.
+//!
+//! The stdio client here is a few lines of JSON-RPC of its own, so that what goes over the wire is seen as it is.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio as Pipe};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long any one answer may take: a fresh cluster on a busy machine.
+const ANSWER: Duration = Duration::from_secs(120);
+
+/// A fresh state directory. Its cluster is stopped and everything removed when it is dropped.
+pub(crate) struct Home {
+    dir: TempDir,
+    variables: Vec<(String, String)>,
+}
+
+impl Home {
+    pub(crate) fn fresh() -> Self {
+        // Below `/tmp`, and open to be passed through: the cluster's user is another one where tests run as root.
+        let dir = tempfile::Builder::new().prefix("pgsandbox-it.").tempdir_in("/tmp").unwrap();
+        #[expect(clippy::unwrap_used, reason = "a test's own directory")]
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        Self { dir, variables: Vec::new() }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgsandbox"));
+        command.args(arguments).env_clear();
+        for name in ["PATH", "HOME", "LANG"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        command.env("PGSANDBOX_HOME", self.state()).envs(self.variables.iter().cloned());
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Pipe::null()).output().unwrap()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let stopped = self.run(&["local", "stop"]);
+        if !thread::panicking() && self.state().exists() {
+            assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+        }
+    }
+}
+
+/// Something that calls operations.
+pub(crate) trait Transport {
+    /// Calls an operation and returns the envelope.
+    fn call(&mut self, operation: &str, input: &Value) -> Value;
+}
+
+/// The command line.
+pub(crate) struct Cli<'a> {
+    home: &'a Home,
+}
+
+impl<'a> Cli<'a> {
+    pub(crate) fn new(home: &'a Home) -> Self {
+        Self { home }
+    }
+}
+
+impl Transport for Cli<'_> {
+    fn call(&mut self, operation: &str, input: &Value) -> Value {
+        let output = self.home.run(&["tool", operation, "--format", "json", "--input", &input.to_string()]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let envelope: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|e| panic!("{operation}: {e}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+        assert_eq!(output.status.success(), envelope["ok"] == true, "{operation}: {envelope:#}");
+        envelope
+    }
+}
+
+/// One MCP connection over stdio.
+pub(crate) struct Stdio {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    next_id: u64,
+    pub(crate) notifications: Vec<Value>,
+}
+
+impl Stdio {
+    /// Starts the program and shakes hands.
+    pub(crate) fn start(home: &Home) -> Self {
+        let mut this = Self::start_without_handshake(home);
+        let answer = this.request(
+            "initialize",
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}}),
+        );
+        assert_eq!(answer["result"]["serverInfo"]["name"], "pgsandbox", "{answer:#}");
+        this.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        this
+    }
+
+    pub(crate) fn start_without_handshake(home: &Home) -> Self {
+        let mut child =
+            home.command(&["mcp"]).stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(Pipe::inherit()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        Self { child, input, lines, next_id: 0, notifications: Vec::new() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn send(&mut self, message: &Value) {
+        self.send_raw(&message.to_string());
+    }
+
+    pub(crate) fn send_raw(&mut self, line: &str) {
+        let input = self.input.as_mut().unwrap();
+        // A program that was killed on purpose does not read any more.
+        let _ = writeln!(input, "{line}").and_then(|()| input.flush());
+    }
+
+    /// Sends a request without waiting; returns its id. Ids begin at 0, which must work like any other.
+    pub(crate) fn begin(&mut self, method: &str, params: Value) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        id
+    }
+
+    /// Waits for the answer to a request; everything on standard output must be JSON-RPC.
+    pub(crate) fn answer(&mut self, id: u64) -> Value {
+        loop {
+            let message = self.message(ANSWER).unwrap_or_else(|| panic!("no answer to request {id}"));
+            if message["id"] == id && message.get("method").is_none() {
+                return message;
+            }
+            self.notifications.push(message);
+        }
+    }
+
+    /// Returns the next message, if one comes in time.
+    pub(crate) fn message(&mut self, within: Duration) -> Option<Value> {
+        let line = match self.lines.recv_timeout(within) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        };
+        let message: Value =
+            serde_json::from_str(&line).unwrap_or_else(|e| panic!("standard output is not JSON-RPC: {e}: {line}"));
+        assert_eq!(message["jsonrpc"], "2.0", "{line}");
+        Some(message)
+    }
+
+    pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.begin(method, params);
+        self.answer(id)
+    }
+
+    /// Ends the input and waits for the program to end.
+    pub(crate) fn finish(mut self) -> std::process::ExitStatus {
+        self.input = None;
+        self.child.wait().unwrap()
+    }
+
+    /// Kills the program as the kernel would.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Transport for Stdio {
+    fn call(&mut self, operation: &str, input: &Value) -> Value {
+        let answer = self.request("tools/call", json!({"name": operation, "arguments": input}));
+        match answer.get("result") {
+            Some(result) => {
+                let envelope = result["structuredContent"].clone();
+                assert_eq!(result["isError"] == true, envelope["ok"] == false, "{operation}: {result:#}");
+                envelope
+            }
+            // A tool that does not exist is a fault of the protocol; the envelope comes as its data.
+            None => answer["error"]["data"].clone(),
+        }
+    }
+}
+
+impl Drop for Stdio {
+    fn drop(&mut self) {
+        self.input = None;
+        if thread::panicking() {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
