@@ -9,6 +9,7 @@ mod environment;
 mod file;
 pub mod keys;
 mod node;
+pub mod policies;
 mod read;
 mod resolve;
 mod state_dir;

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
@@ -158,9 +158,15 @@ fn start_clock(engine: &Engine) -> Result<(), HostError> {
 
 /// The queue for slots of the pool.
 pub(super) struct Slots {
-    free: Mutex<u32>,
+    counts: Mutex<Counts>,
     freed: Condvar,
     wait: Duration,
+}
+
+struct Counts {
+    free: u32,
+    /// Waking nobody costs a system call, so it is known whether somebody waits.
+    waiting: u32,
 }
 
 /// A slot, free again when dropped.
@@ -168,26 +174,30 @@ pub(super) struct Slot<'a>(&'a Slots);
 
 impl Slots {
     fn new(count: u32, wait: Duration) -> Self {
-        Self { free: Mutex::new(count), freed: Condvar::new(), wait }
+        Self { counts: Mutex::new(Counts { free: count, waiting: 0 }), freed: Condvar::new(), wait }
     }
 
     /// Waits for a slot, no longer than the host's deadline.
     pub(super) fn take(&self) -> Option<Slot<'_>> {
-        let deadline = Instant::now() + self.wait;
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        while *free == 0 {
-            let left = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-            free = self.freed.wait_timeout(free, left).unwrap_or_else(PoisonError::into_inner).0;
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.free == 0 {
+            counts.waiting += 1;
+            let waited = self.freed.wait_timeout_while(counts, self.wait, |counts| counts.free == 0);
+            counts = waited.unwrap_or_else(PoisonError::into_inner).0;
+            counts.waiting -= 1;
         }
-        *free -= 1;
+        counts.free = counts.free.checked_sub(1)?;
         Some(Slot(self))
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.0.freed.notify_one();
+        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.free += 1;
+        if counts.waiting > 0 {
+            self.0.freed.notify_one();
+        }
     }
 }
 
