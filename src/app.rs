@@ -27,7 +27,8 @@ use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReas
 use crate::audit::{Audit, Closing, Opening, Outcome};
 use crate::config::{Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
-    BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin,
+    BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
+    UrlOrigin,
 };
 use crate::identity::local_user;
 use crate::mcp::{Handler, RowsIn, serve_stdio};

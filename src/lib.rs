@@ -8,7 +8,6 @@ pub mod policy;
 pub mod sql;
 
 pub mod admission;
-pub mod config;
 
 pub mod engine;
 pub mod store;

@@ -130,7 +130,7 @@ impl Service {
         let gate = Gate { context, decision, book: &*self.book, consents: &*self.consents };
         let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
         trail.admitted(limits);
-        let outcome = ready.run(&self.call_for(request, script)).await;
+        let outcome = ready.run(&self.call_for(request, context, script)).await;
         if outcome.as_ref().is_err_and(facts::refused_before_the_first_act) {
             admission::refund(&receipt, &*self.book, trail.now)?;
         }
@@ -164,11 +164,12 @@ impl Service {
         Ok(decision)
     }
 
-    fn call_for(self: &Arc<Self>, request: &Request, script: Option<Arc<Script>>) -> Call {
+    fn call_for(self: &Arc<Self>, request: &Request, context: &Context, script: Option<Arc<Script>>) -> Call {
         Call {
             core: self.core.clone(),
             progress: request.progress.clone(),
             cancel: request.cancel.clone(),
+            database: context.sandbox.as_ref().map(|sandbox| sandbox.name.clone()).unwrap_or_default(),
             script,
             preview: self.clone(),
             health: self.health.clone(),

@@ -51,9 +51,8 @@ impl Loading {
 }
 
 fn load(file: Option<&std::path::Path>, cache: PathBuf, number: u64) -> Result<Set, LoadError> {
-    let fault = |message: String| LoadError {
-        faults: vec![LoadFault { policy: String::new(), path: String::new(), message }],
-    };
+    let fault =
+        |message: String| LoadError { faults: vec![LoadFault { policy: String::new(), path: String::new(), message }] };
     let bundled: Vec<Bundled> = BUNDLED
         .iter()
         .map(|policy| Bundled {

@@ -11,13 +11,11 @@ pub(super) const INPUT: &str = "input";
 
 /// Returns the whole grammar.
 pub(super) fn command() -> Command {
-    let common = [
-        Arg::new("format")
-            .long("format")
-            .global(true)
-            .value_parser(["json", "text"])
-            .help("How results are printed; default: text on a terminal, else json"),
-    ];
+    let common = [Arg::new("format")
+        .long("format")
+        .global(true)
+        .value_parser(["json", "text"])
+        .help("How results are printed; default: text on a terminal, else json")];
     Command::new(env!("CARGO_PKG_NAME"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Disposable PostgreSQL sandboxes for coding agents, behind a policy gate")
@@ -146,7 +144,9 @@ fn argument(name: &str, schema: &Value) -> Arg {
     let help = schema.get("description").and_then(Value::as_str).unwrap_or_default();
     let argument = Arg::new(name.to_owned()).long(kebab(name)).help(help.to_owned());
     match type_of(schema) {
-        "boolean" => argument.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(["true", "false"]),
+        "boolean" => {
+            argument.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(["true", "false"])
+        }
         "array" => argument.action(ArgAction::Append).value_name("VALUE"),
         "object" => argument.action(ArgAction::Append).value_name("KEY=VALUE"),
         "integer" => argument.allow_negative_numbers(true).value_name("N"),
@@ -227,7 +227,17 @@ mod tests {
     #[test]
     fn arguments_become_the_same_input_that_tools_take() {
         check(
-            &["create-database", "--name-hint", "a b", "--ttl-minutes", "-1", "--labels", "k=v", "--extensions", "citext"],
+            &[
+                "create-database",
+                "--name-hint",
+                "a b",
+                "--ttl-minutes",
+                "-1",
+                "--labels",
+                "k=v",
+                "--extensions",
+                "citext",
+            ],
             json!({"nameHint": "a b", "ttlMinutes": -1, "labels": {"k": "v"}, "extensions": ["citext"]}),
         );
         check(

@@ -28,7 +28,13 @@ fn verify(app: &App) -> ExitCode {
         let at = fault.line.map(|line| format!(":{line}")).unwrap_or_default();
         line(&format!("{}{at}: {}", fault.file, fault.what));
     }
-    line(&format!("{} segments, {} lines, {} requests open, {} faults", report.segments, report.lines, report.open, report.faults.len()));
+    line(&format!(
+        "{} segments, {} lines, {} requests open, {} faults",
+        report.segments,
+        report.lines,
+        report.open,
+        report.faults.len()
+    ));
     line(&format!("head {}", report.head));
     if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

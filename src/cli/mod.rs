@@ -144,7 +144,10 @@ fn whole_input(matches: &ArgMatches) -> Result<Option<JsonObject>, String> {
 
 fn read_all(source: impl Read) -> Result<String, String> {
     let mut text = String::new();
-    let read = source.take(INPUT_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| format!("cannot read the input: {error}"))?;
+    let read = source
+        .take(INPUT_BYTES_MAX + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| format!("cannot read the input: {error}"))?;
     if read as u64 > INPUT_BYTES_MAX {
         return Err(format!("the input is longer than {INPUT_BYTES_MAX} bytes"));
     }

@@ -63,7 +63,8 @@ async fn in_sandbox(app: &App, id: &str) -> Result<(), String> {
     line(&format!("   {}", tags.join(", ")));
 
     line("4. A read, limited to three rows");
-    let read = json!({"databaseId": id, "sql": "select id, total from invoice order by id", "readonly": true, "rowLimit": 3});
+    let read =
+        json!({"databaseId": id, "sql": "select id, total from invoice order by id", "readonly": true, "rowLimit": 3});
     let result = call(app, "run_sql", read).await?;
     for row in result.pointer("/resultSets/0/rows").and_then(Value::as_array).into_iter().flatten() {
         line(&format!("   {row}"));

@@ -83,8 +83,7 @@ fn obligations() -> String {
 }
 
 fn errors() -> String {
-    let mut page =
-        format!("{GENERATED}# Error codes\n\n| code | category | retry | when |\n|---|---|---|---|\n");
+    let mut page = format!("{GENERATED}# Error codes\n\n| code | category | retry | when |\n|---|---|---|---|\n");
     for code in Code::ALL {
         let retry = if code.usually_retryable() { "later" } else { "" };
         let _ = writeln!(page, "| `{}` | {} | {retry} | {} |", code.as_str(), code.category(), code.help());

@@ -68,7 +68,8 @@ fn text(envelope: &Envelope) {
 /// Writes a result set as an aligned table.
 fn table(set: &Value) {
     let names = set.get("columns").and_then(Value::as_array).into_iter().flatten();
-    let header: Vec<String> = names.map(|c| c.get("name").and_then(Value::as_str).unwrap_or_default().to_owned()).collect();
+    let header: Vec<String> =
+        names.map(|c| c.get("name").and_then(Value::as_str).unwrap_or_default().to_owned()).collect();
     let rows = set.get("rows").and_then(Value::as_array).into_iter().flatten();
     let rows: Vec<Vec<String>> =
         rows.filter_map(Value::as_array).map(|row| row.iter().map(cell).collect::<Vec<_>>()).collect();

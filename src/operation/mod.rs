@@ -97,6 +97,8 @@ pub struct Call {
     pub progress: Arc<dyn Progress>,
     /// Set when the caller cancels.
     pub cancel: CancellationToken,
+    /// The name of the sandbox that the request was resolved to, or empty.
+    pub database: String,
     /// The request's SQL, as it was read for the decision.
     pub script: Option<Arc<Script>>,
     /// Decides without running.

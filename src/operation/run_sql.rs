@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::arguments::Whole;
 use super::extend_database::missing_target;
@@ -21,6 +22,7 @@ use crate::model::limits::{
 };
 use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass};
 use crate::sql::{Script, Statement};
+use crate::telemetry::span;
 
 /// How long a cancelled statement may take to end before its connection is dropped.
 const CANCEL_GRACE: Duration = Duration::from_millis(900);
@@ -177,7 +179,7 @@ impl Operation for RunSql {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let script = call.script.clone().ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         let input = permit.input();
-        let work = Work::new(input, &script)?;
+        let work = Work::new(input, &script, &call.database)?;
         let access = if input.read_only() { CredentialAccess::ReadOnly } else { CredentialAccess::Owner };
         let mut session = call.core.session(&permit, id, access).await?;
         let handle = session.cancel_handle();
@@ -209,6 +211,7 @@ impl Operation for RunSql {
 
 /// A call's statements with everything needed to run them.
 struct Work<'a> {
+    database: &'a str,
     text: &'a str,
     script: &'a Script,
     params: Vec<Param>,
@@ -220,7 +223,7 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(input: &'a RunSql, script: &'a Script) -> Result<Self, Failure> {
+    fn new(input: &'a RunSql, script: &'a Script, database: &'a str) -> Result<Self, Failure> {
         let (limits, timeout) = input.limits()?;
         let params = input.params()?;
         let statements = &script.statements;
@@ -247,6 +250,7 @@ impl<'a> Work<'a> {
             statements.iter().zip(1..).try_for_each(|(statement, index)| check_read_only(statement, index))?;
         }
         Ok(Self {
+            database,
             text: &input.sql,
             script,
             params,
@@ -266,17 +270,22 @@ impl<'a> Work<'a> {
         for (statement, index) in self.script.statements.iter().zip(1..) {
             let left = deadline.saturating_duration_since(Instant::now());
             let limits = ResultLimits { bytes_max: bytes_left, ..self.limits };
-            match self.run_one(session, statement, limits, left).await {
+            let span = span::statement(&statement.facts.tag, self.database);
+            span.record(span::STATEMENT_CLASS, statement.facts.class.as_str());
+            span.record(span::STATEMENT_FINGERPRINT, statement.facts.fingerprint.to_string());
+            match self.run_one(session, statement, limits, left).instrument(span.clone()).await {
                 Ok(mut set) => {
                     committed |= session.status() == TxStatus::Idle && !self.read_only;
                     results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped);
                     let entry = ResultSetEntry::new(index, &set);
+                    span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
                     bytes_left = bytes_left.saturating_sub(entry.kept_bytes());
                     results.result_sets.push(entry);
                 }
                 Err(error) => {
                     results.add_notices(session.take_notices(), 0);
                     let mut failure = error.into_failure(index);
+                    span::failed(&span, &failure);
                     failure.detail_mut().earlier_committed = Some(committed);
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);

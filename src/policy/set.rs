@@ -9,8 +9,11 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 use crate::model::{
-    Balance, Bucket, Code, Context, Decision, Failure, Generation, Mode, PolicyFault, PolicyReport, Said,
+    Balance, Bucket, Code, Context, Decision, Failure, Generation, Mode, PolicyDecision, PolicyFault, PolicyReport,
+    Said, Verdict,
 };
+
+use crate::telemetry::span;
 
 use super::merge::{Part, merge};
 use super::owners::Owners;
@@ -170,12 +173,15 @@ fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<
     let (said, elapsed_us, fuel) = if concerned(policy, context) {
         let own: Vec<Balance> = balances.iter().filter(|balance| balance.policy == policy.info.name).cloned().collect();
         let request = Request { context, balances: &own, with_text: policy.info.sees_text };
-        let evaluation = configured.evaluator.evaluate(&request);
-        let said = evaluation.answer.and_then(|decision| {
-            answer::check(&policy.info.description, &configured.buckets, &decision)?;
-            Ok(decision)
-        });
-        (said.map_or_else(Said::Failed, Said::Decided), evaluation.elapsed_us, evaluation.fuel)
+        span::policy(&policy.info.name, policy.info.mode.as_str()).in_scope(|| {
+            let evaluation = configured.evaluator.evaluate(&request);
+            let said = evaluation.answer.and_then(|decision| {
+                answer::check(&policy.info.description, &configured.buckets, &decision)?;
+                Ok(decision)
+            });
+            note_on_span(&said, evaluation.fuel);
+            (said.map_or_else(Said::Failed, Said::Decided), evaluation.elapsed_us, evaluation.fuel)
+        })
     } else {
         (Said::NotConcerned, 0, 0)
     };
@@ -189,6 +195,23 @@ fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<
         replayable: !saw_text,
     };
     Part { report, buckets: &configured.buckets, covers: policy.info.description.covers(context.operation) }
+}
+
+fn note_on_span(said: &Result<PolicyDecision, PolicyFault>, fuel: u64) {
+    let here = tracing::Span::current();
+    here.record(span::POLICY_FUEL, fuel);
+    match said {
+        Ok(decision) => {
+            here.record(span::VERDICT, decision.verdict.as_str());
+            if let Verdict::Deny(denial) = &decision.verdict {
+                here.record(span::ERROR_TYPE, denial.code.as_str());
+            }
+        }
+        Err(fault) => {
+            here.record(span::ERROR_TYPE, fault.code.as_str());
+            here.record("otel.status_code", "ERROR");
+        }
+    }
 }
 
 /// Finds fault with what can be seen before anything is compiled.
