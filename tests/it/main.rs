@@ -1,5 +1,7 @@
 //! The one integration-test binary.
 
 mod config;
+mod engine;
+mod harness;
 mod policies;
 mod sql;

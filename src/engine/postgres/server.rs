@@ -213,6 +213,12 @@ impl PostgresServer {
         Ok(reach)
     }
 
+    /// Looks anew for a server that did not answer.
+    pub(super) async fn reconnect(&self) -> Result<Reach, EngineError> {
+        self.forget();
+        self.find().await
+    }
+
     async fn pooled(self: &Arc<Self>, database: String) -> Result<PooledSession, EngineError> {
         let slot = tokio::time::timeout(SESSION_WAIT, Arc::clone(&self.slots).acquire_owned()).await;
         let Ok(Ok(slot)) = slot else {
@@ -244,8 +250,7 @@ impl PostgresServer {
         let reach = self.reach().await?;
         match self.log_in(&reach, database).await {
             Err(error) if error.is_unreachable() && self.managed.is_some() => {
-                self.forget();
-                let reach = self.find().await?;
+                let reach = self.reconnect().await?;
                 self.log_in(&reach, database).await.map_err(|e| e.within(&self.settings.profile, &reach.admin.user))
             }
             other => other.map_err(|e| e.within(&self.settings.profile, &reach.admin.user)),
