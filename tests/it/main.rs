@@ -1,1 +1,4 @@
 //! The one integration-test binary.
+
+#[cfg(test)]
+mod wire;

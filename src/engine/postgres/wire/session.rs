@@ -255,8 +255,9 @@ async fn supervise<T>(
             let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             match timeout(CANCEL_GRACE, both).await {
                 Ok(Ok(value)) => Ok(value),
+                // Whatever else a server says, it has not said that it stopped.
+                Ok(Err(WireError::Protocol(_))) | Err(_) => Err(WireError::Timeout { ms, stopped: false }),
                 Ok(Err(_)) => Err(WireError::Timeout { ms, stopped: true }),
-                Err(_) => Err(WireError::Timeout { ms, stopped: false }),
             }
         }
     };
