@@ -5,3 +5,4 @@ mod engine;
 mod harness;
 mod policies;
 mod sql;
+mod wire;

@@ -102,6 +102,9 @@ impl SandboxSession {
 
     /// Runs one statement as it is, within the transaction that is open, if one is.
     ///
+    /// The server's own timer is set to the call's time by the first statement after [`Self::connect`] or
+    /// [`Self::reset`], and is the caller's to change from then on; ours holds for each statement.
+    ///
     /// # Errors
     /// [`WireError::Statement`] leaves the session usable, and so do [`WireError::CopyDataMissing`] and
     /// [`WireError::NotSendable`].
@@ -255,8 +258,9 @@ async fn supervise<T>(
             let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
             match timeout(CANCEL_GRACE, both).await {
                 Ok(Ok(value)) => Ok(value),
+                // Whatever else a server says, it has not said that it stopped.
+                Ok(Err(WireError::Protocol(_))) | Err(_) => Err(WireError::Timeout { ms, stopped: false }),
                 Ok(Err(_)) => Err(WireError::Timeout { ms, stopped: true }),
-                Err(_) => Err(WireError::Timeout { ms, stopped: false }),
             }
         }
     };
