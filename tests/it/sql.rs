@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail as tests do")]
 
+use std::collections::HashSet;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -519,6 +520,26 @@ async fn parsed(client: &Client, sql: &str) -> String {
     }
 }
 
+/// Checks that what we take for one token is not two to the server: alone in its place, it is no syntax error.
+async fn check_is_one_token(client: &Client, kind: TokenKind, token: &str) {
+    // Underscores and other radixes came with Postgres 16.
+    let old_number = token.bytes().all(|b| !b.is_ascii_alphabetic() && b != b'_');
+    let sql = if matches!(kind, TokenKind::String | TokenKind::UnicodeString | TokenKind::DollarString)
+        || (kind == TokenKind::Number && old_number)
+    {
+        format!("select {token}")
+    } else if matches!(kind, TokenKind::Word | TokenKind::QuotedName) {
+        format!("select 1 as {token}")
+    } else if kind == TokenKind::Operator {
+        format!("select 1 operator({token}) 1")
+    } else {
+        return;
+    };
+    let answer = parsed(client, &sql).await;
+    let two = answer.contains("syntax error") || answer.contains("unterminated") || answer.contains("junk");
+    assert!(!two, "{token:?} is not one {kind:?} to the server: {answer}");
+}
+
 const SEVERAL: &str = "cannot insert multiple commands into a prepared statement";
 
 /// Numbers from a fixed seed, so that a failure comes again.
@@ -601,6 +622,7 @@ async fn tokens_and_statements_end_where_the_server_ends_them() {
     let client = server.client().await;
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     let (mut compared, mut accepted) = (0, 0);
+    let mut alone = HashSet::new();
     for round in 0..6_000 {
         let text = if round % 3 == 0 { random_soup(&mut numbers) } else { expression(&mut numbers) };
         // What we refuse never reaches a server; COPY data and psql's lines are not for it either.
@@ -624,7 +646,14 @@ async fn tokens_and_statements_end_where_the_server_ends_them() {
             assert_eq!(script.statements.len(), 1, "{text:?} is one statement to the server");
             accepted += 1;
         }
+        for token in &all {
+            let token_text = &text[token.range()];
+            if alone.insert(token_text.to_owned()) {
+                check_is_one_token(&client, token.kind, token_text).await;
+            }
+        }
         compared += 1;
     }
     assert!(compared > 3_000 && accepted > 300, "{compared} texts compared, {accepted} accepted");
+    assert!(alone.len() > 500, "{} tokens", alone.len());
 }
