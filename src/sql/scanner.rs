@@ -139,9 +139,8 @@ impl<'a> Scanner<'a> {
             b'/' if second == b'*' => (K::Comment, self.block_comment(start)?),
             b'\'' => (K::String, self.string(start, start + 1, Escapes::Doubled)?),
             b'e' | b'E' if second == b'\'' => (K::String, self.string(start, start + 2, Escapes::Backslash)?),
-            b'b' | b'B' | b'x' | b'X' | b'n' | b'N' if second == b'\'' => {
-                (K::String, self.string(start, start + 2, Escapes::Doubled)?)
-            }
+            b'b' | b'B' | b'x' | b'X' if second == b'\'' => (K::String, self.string(start, start + 2, Escapes::None)?),
+            b'n' | b'N' if second == b'\'' => (K::String, self.string(start, start + 2, Escapes::Doubled)?),
             b'u' | b'U' if second == b'&' && self.at(start + 2) == Some(b'\'') => {
                 (K::UnicodeString, self.string(start, start + 3, Escapes::Doubled)?)
             }
@@ -227,7 +226,7 @@ impl<'a> Scanner<'a> {
         loop {
             match self.at(index) {
                 None => return Err(self.unterminated("string", start)),
-                Some(b'\'') if self.at(index + 1) == Some(b'\'') => index += 2,
+                Some(b'\'') if escapes != Escapes::None && self.at(index + 1) == Some(b'\'') => index += 2,
                 Some(b'\'') => match self.continuation(index + 1) {
                     Some(next_body) => index = next_body,
                     None => return Ok(index + 1),
@@ -372,10 +371,14 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// What ends a string early beside a doubled quote.
+/// How a quote is written inside a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Escapes {
+    /// Not at all: bits and bytes.
+    None,
+    /// Twice.
     Doubled,
+    /// Twice, or after a backslash.
     Backslash,
 }
 
@@ -468,6 +471,8 @@ mod tests {
     #[test]
     fn strings_double_quotes_and_only_e_strings_take_backslashes() {
         assert_eq!(texts(r"'a''b'"), [r"'a''b'"]);
+        assert_eq!(texts(r"N'a''b' E'a''b' U&'a''b'"), [r"N'a''b'", r"E'a''b'", r"U&'a''b'"]);
+        assert_eq!(texts(r"B'1''0' X'1''f'"), ["B'1'", "'0'", "X'1'", "'f'"], "bits and bytes have no quotes in them");
         assert_eq!(texts(r"'a\' 1"), [r"'a\'", "1"]);
         assert_eq!(texts(r"E'a\' 1'"), [r"E'a\' 1'"]);
         assert_eq!(texts(r"e'\\' 1"), [r"e'\\'", "1"]);

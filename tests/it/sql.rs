@@ -195,6 +195,8 @@ fn lexical_tricks_do_not_move_a_boundary() {
         ("SELECT 1 -- x\r; DELETE FROM t", &["read", "write"]),
         ("SELECT 'a'''; DELETE FROM t; SELECT '''b'", &["read", "write", "read"]),
         ("SELECT 1 AS \"a\"\"'\"; DELETE FROM t; SELECT 1 AS \"'\"", &["read", "write", "read"]),
+        ("SELECT B'1''; DELETE FROM t; --'", &["read"]),
+        ("SELECT X'1'''; DELETE FROM t; --'", &["read", "write"]),
         ("SELECT 'a' -- x'\n'; DELETE FROM t; --'; DROP TABLE t", &["read", "ddl"]),
         ("SELECT $a$ $b$; $a$; DELETE FROM t; $b$ $c$ $b$", &["read", "write", "unparsed"]),
     ] {
