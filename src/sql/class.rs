@@ -205,19 +205,17 @@ fn is_data_change(words: &Words<'_>, index: usize) -> bool {
     }
     match words.kind(index - 1) {
         Some(TokenKind::Word) => {
-            words.is_label(index - 1)
-                || !words.is_any(
-                    index - 1,
-                    &[
-                        "SELECT", "DISTINCT", "ALL", "FOR", "KEY", "DO", "THEN", "ON", "OR", "AND", "NOT", "WHERE",
-                        "HAVING", "BY", "CASE", "WHEN", "ELSE",
-                    ],
-                )
+            let lock = words.is(index - 1, "FOR") || (index >= 3 && words.are(index - 3, &["FOR", "NO", "KEY"]));
+            words.is_label(index - 1) || !(lock || words.is_any(index - 1, EXPRESSION_FOLLOWS))
         }
         Some(TokenKind::Comma | TokenKind::Operator | TokenKind::Dot | TokenKind::OpenBracket) => false,
         _ => true,
     }
 }
+
+/// Reserved words that an expression follows. Only reserved ones: any other can be the name that ends a WITH item.
+const EXPRESSION_FOLLOWS: &[&str] =
+    &["SELECT", "DISTINCT", "ALL", "DO", "THEN", "ON", "OR", "AND", "NOT", "WHERE", "HAVING", "CASE", "WHEN", "ELSE"];
 
 /// Reserved words that can follow a column, and so no `UPDATE` statement.
 const CLAUSE_WORDS: &[&str] = &[

@@ -161,7 +161,12 @@ fn one_relation(words: &Words<'_>, index: usize, class: StatementClass) -> Optio
         false => Access::Defines,
     };
     let name = words.relation_name(index)?;
-    Some(TreeFacts { complete: true, relations: BTreeSet::from([Relation { name, access }]), ..TreeFacts::default() })
+    Some(TreeFacts {
+        complete: true,
+        column_lists: BTreeSet::from([name.clone()]),
+        relations: BTreeSet::from([Relation { name, access }]),
+        ..TreeFacts::default()
+    })
 }
 
 /// Puts together what keywords, tree and function names say.

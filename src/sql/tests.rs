@@ -155,6 +155,9 @@ fn a_write_in_a_with_clause_is_a_write_wherever_it_stands() {
         ("write", "SELECT", "SELECT * FROM (WITH d AS (INSERT INTO t VALUES (1) RETURNING 1) SELECT * FROM d) x"),
         ("write", "WITH", "WITH RECURSIVE r AS (SELECT 1) SEARCH DEPTH FIRST BY a SET o DELETE FROM t"),
         ("write", "WITH", "WITH RECURSIVE r AS (SELECT 1) CYCLE a SET c USING p UPDATE t SET a = 1"),
+        ("write", "WITH", "WITH RECURSIVE r AS (SELECT 1) SEARCH DEPTH FIRST BY a SET key DELETE FROM t"),
+        ("write", "WITH", "WITH RECURSIVE r AS (SELECT 1) SEARCH DEPTH FIRST BY a SET by UPDATE t SET a = 1"),
+        ("read-lock", "WITH", "WITH a AS (SELECT 1) SELECT 1 FROM t FOR NO KEY UPDATE OF t"),
         ("write", "EXPLAIN ANALYZE", "EXPLAIN ANALYZE WITH d AS (DELETE FROM t RETURNING 1) SELECT 1"),
         ("ddl", "WITH", "WITH d AS (DELETE FROM t RETURNING 1) SELECT 1 INTO x FROM d"),
     ]);
@@ -369,6 +372,7 @@ fn a_safe_verdict_needs_every_name_to_be_known_and_visible() {
         "SELECT '\u{200b}\u{202e}'",
         "SELECT 1 -- naïve \u{2764}\u{fe0f}",
         "COPY (SELECT 1) TO STDOUT",
+        "COPY s.t (a, b) TO STDOUT WITH (FORMAT csv, FORCE_QUOTE (a))",
         "EXPLAIN INSERT INTO t (a) VALUES (1)",
         "SHOW ALL",
     ] {
