@@ -657,5 +657,5 @@ async fn tokens_and_statements_end_where_the_server_ends_them() {
         compared += 1;
     }
     assert!(compared > 3_000 && accepted > 300, "{compared} texts compared, {accepted} accepted");
-    assert!(alone.len() > 500, "{} tokens", alone.len());
+    assert!(alone.len() > 300, "{} tokens", alone.len());
 }
