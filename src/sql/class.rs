@@ -205,19 +205,17 @@ fn is_data_change(words: &Words<'_>, index: usize) -> bool {
     }
     match words.kind(index - 1) {
         Some(TokenKind::Word) => {
-            words.is_label(index - 1)
-                || !words.is_any(
-                    index - 1,
-                    &[
-                        "SELECT", "DISTINCT", "ALL", "FOR", "KEY", "DO", "THEN", "ON", "OR", "AND", "NOT", "WHERE",
-                        "HAVING", "BY", "CASE", "WHEN", "ELSE",
-                    ],
-                )
+            let lock = words.is(index - 1, "FOR") || (index >= 3 && words.are(index - 3, &["FOR", "NO", "KEY"]));
+            words.is_label(index - 1) || !(lock || words.is_any(index - 1, EXPRESSION_FOLLOWS))
         }
         Some(TokenKind::Comma | TokenKind::Operator | TokenKind::Dot | TokenKind::OpenBracket) => false,
         _ => true,
     }
 }
+
+/// Reserved words that an expression follows. Only reserved ones: any other can be the name that ends a WITH item.
+const EXPRESSION_FOLLOWS: &[&str] =
+    &["SELECT", "DISTINCT", "ALL", "DO", "THEN", "ON", "OR", "AND", "NOT", "WHERE", "HAVING", "CASE", "WHEN", "ELSE"];
 
 /// Reserved words that can follow a column, and so no `UPDATE` statement.
 const CLAUSE_WORDS: &[&str] = &[
@@ -530,11 +528,61 @@ fn object(words: &Words<'_>) -> Option<(Class, &'static [&'static str], usize)> 
     OBJECTS.iter().find(|(kind, _)| words.are(index, kind)).map(|(kind, class)| (*class, *kind, index + kind.len()))
 }
 
+/// Things whose statements name no relation and call no function.
+const NAMES_NO_RELATION: &[&[&str]] = &[
+    &["ACCESS", "METHOD"],
+    &["AGGREGATE"],
+    &["CAST"],
+    &["COLLATION"],
+    &["CONVERSION"],
+    &["DATABASE"],
+    &["DEFAULT", "PRIVILEGES"],
+    &["EVENT", "TRIGGER"],
+    &["FOREIGN", "DATA", "WRAPPER"],
+    &["GROUP"],
+    &["LANGUAGE"],
+    &["LARGE", "OBJECT"],
+    &["OPERATOR", "CLASS"],
+    &["OPERATOR", "FAMILY"],
+    &["OPERATOR"],
+    &["ROLE"],
+    &["SERVER"],
+    &["SUBSCRIPTION"],
+    &["SYSTEM"],
+    &["TABLESPACE"],
+    &["TEXT", "SEARCH", "CONFIGURATION"],
+    &["TEXT", "SEARCH", "DICTIONARY"],
+    &["TEXT", "SEARCH", "PARSER"],
+    &["TEXT", "SEARCH", "TEMPLATE"],
+    &["TRANSFORM"],
+    &["TYPE"],
+    &["USER", "MAPPING"],
+    &["USER"],
+];
+
+/// Of these too only CREATE can do either, or ALTER.
+const DROP_NAMES_NO_RELATION: &[&[&str]] = &[
+    &["DOMAIN"],
+    &["EXTENSION"],
+    &["FUNCTION"],
+    &["PROCEDURE"],
+    &["PUBLICATION"],
+    &["ROUTINE"],
+    &["SCHEMA"],
+    &["STATISTICS"],
+];
+
+fn detail(words: &Words<'_>, kind: &[&str], names_nothing: bool) -> Detail {
+    if names_nothing || NAMES_NO_RELATION.contains(&kind) {
+        return Detail::Nothing;
+    }
+    Detail::Parse(0..words.len())
+}
+
 fn create(words: &Words<'_>) -> Reading {
     let Some((class, kind, after)) = object(words) else { return unparsed() };
     let tag = format!("CREATE {}", kind.join(" "));
-    let whole = Detail::Parse(0..words.len());
-    let reading = Reading::new(class, tag, whole);
+    let reading = Reading::new(class, tag, detail(words, kind, kind == ["EXTENSION"]));
     match kind {
         ["FUNCTION" | "PROCEDURE"] => Reading { detail: Detail::Hidden, ..reading }.with(Traits::OPAQUE_BODY),
         ["INDEX"] => reading.autocommit(words.is(after, "CONCURRENTLY")),
@@ -560,7 +608,7 @@ fn create(words: &Words<'_>) -> Reading {
                 None => reading,
             }
         }
-        ["SCHEMA"] => create_schema(words, after, reading),
+        ["SCHEMA"] => create_schema(words, after, Reading { detail: Detail::Nothing, ..reading }),
         _ => reading,
     }
 }
@@ -585,9 +633,11 @@ fn create_schema(words: &Words<'_>, after: usize, mut reading: Reading) -> Readi
 fn alter(words: &Words<'_>) -> Reading {
     let Some((class, kind, after)) = object(words) else { return unparsed() };
     let tag = format!("ALTER {}", kind.join(" "));
-    let reading = Reading::new(class, tag, Detail::Parse(0..words.len()));
+    // The body is not touched; ALTER SCHEMA renames or gives away.
+    let names_nothing = matches!(kind, ["FUNCTION" | "PROCEDURE" | "ROUTINE" | "SCHEMA" | "STATISTICS"]);
+    let reading = Reading::new(class, tag, detail(words, kind, names_nothing));
     match kind {
-        ["SYSTEM"] => Reading { detail: Detail::Nothing, ..reading }.autocommit(true),
+        ["SYSTEM"] => reading.autocommit(true),
         ["TYPE"] => {
             let add_value = (after..words.len()).any(|index| words.are(index, &["ADD", "VALUE"]));
             reading.autocommit(add_value)
@@ -599,16 +649,10 @@ fn alter(words: &Words<'_>) -> Reading {
         }
         ["DATABASE"] => {
             let moves = (after..words.len()).any(|index| words.are(index, &["SET", "TABLESPACE"]));
-            Reading { detail: Detail::Nothing, ..reading }.autocommit(moves)
+            reading.autocommit(moves)
         }
         ["SUBSCRIPTION"] => reading.with(Traits::NETWORK).autocommit(true),
         ["SERVER"] | ["USER", "MAPPING"] => reading.with(Traits::NETWORK),
-        ["SEQUENCE"] => {
-            let name = if words.are(after, &["IF", "EXISTS"]) { after + 2 } else { after };
-            // OWNED BY names a table.
-            let owned = words.find_outside(name, &["OWNED"]).is_some();
-            Reading { detail: if owned { Detail::Hidden } else { Detail::Relation(name) }, ..reading }
-        }
         _ => reading,
     }
 }
@@ -616,9 +660,9 @@ fn alter(words: &Words<'_>) -> Reading {
 fn drop(words: &Words<'_>) -> Reading {
     let Some((class, kind, after)) = object(words) else { return unparsed() };
     let tag = format!("DROP {}", kind.join(" "));
-    let reading = Reading::new(class, tag, Detail::Parse(0..words.len()));
+    let reading = Reading::new(class, tag, detail(words, kind, DROP_NAMES_NO_RELATION.contains(&kind)));
     match kind {
-        ["DATABASE" | "TABLESPACE"] => Reading { detail: Detail::Nothing, ..reading }.autocommit(true),
+        ["DATABASE" | "TABLESPACE"] => reading.autocommit(true),
         ["SUBSCRIPTION"] => reading.with(Traits::NETWORK).autocommit(true),
         ["INDEX"] => reading.autocommit(words.is(after, "CONCURRENTLY")),
         _ => reading,

@@ -13,8 +13,11 @@ mod class;
 mod error;
 mod fingerprint;
 mod functions;
+mod places;
 pub mod scanner;
 mod split;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod verdict;
 mod words;
@@ -71,6 +74,10 @@ pub fn read(text: &str) -> Result<Arc<Script>, SqlError> {
                 Detail::Nothing => Some(TreeFacts { complete: true, ..TreeFacts::default() }),
                 Detail::Hidden => None,
             };
+            let tree = match tree {
+                Some(tree) if tree.complete => Some(tree),
+                other => places::read(&statement.words(text)).or(other),
+            };
             finish(statement, text, tree)
         })
         .collect();
@@ -106,7 +113,7 @@ fn cut(text: &str) -> Result<Vec<Cut>, SqlError> {
     if text.len() > SQL_BYTES_MAX {
         return Err(SqlError::TooLong { bytes: text.len() });
     }
-    let mut splitter = Splitter::new(text);
+    let mut splitter = Splitter::new(text)?;
     let mut statements = Vec::new();
     let mut tokens = Vec::new();
     let mut lines = Lines::default();
@@ -154,7 +161,12 @@ fn one_relation(words: &Words<'_>, index: usize, class: StatementClass) -> Optio
         false => Access::Defines,
     };
     let name = words.relation_name(index)?;
-    Some(TreeFacts { complete: true, relations: BTreeSet::from([Relation { name, access }]), ..TreeFacts::default() })
+    Some(TreeFacts {
+        complete: true,
+        column_lists: BTreeSet::from([name.clone()]),
+        relations: BTreeSet::from([Relation { name, access }]),
+        ..TreeFacts::default()
+    })
 }
 
 /// Puts together what keywords, tree and function names say.

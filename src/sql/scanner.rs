@@ -92,7 +92,7 @@ impl Token {
 
 /// Cuts a whole text into tokens.
 pub fn tokens(text: &str) -> Result<Vec<Token>, SqlError> {
-    let mut scanner = Scanner::new(text);
+    let mut scanner = Scanner::new(text)?;
     let mut all = Vec::new();
     while let Some(token) = scanner.next_token()? {
         all.push(token);
@@ -109,9 +109,12 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// Starts at the text's first byte.
-    pub const fn new(text: &'a str) -> Self {
-        Self { text, bytes: text.as_bytes(), position: 0 }
+    /// Starts at the text's first byte. A text with a NUL, which no server can be sent, is refused as a whole.
+    pub fn new(text: &'a str) -> Result<Self, SqlError> {
+        match text.find('\0') {
+            Some(byte) => Err(SqlError::Nul { at: At::new(text, byte) }),
+            None => Ok(Self { text, bytes: text.as_bytes(), position: 0 }),
+        }
     }
 
     /// Returns where the next token starts.
@@ -136,9 +139,8 @@ impl<'a> Scanner<'a> {
             b'/' if second == b'*' => (K::Comment, self.block_comment(start)?),
             b'\'' => (K::String, self.string(start, start + 1, Escapes::Doubled)?),
             b'e' | b'E' if second == b'\'' => (K::String, self.string(start, start + 2, Escapes::Backslash)?),
-            b'b' | b'B' | b'x' | b'X' | b'n' | b'N' if second == b'\'' => {
-                (K::String, self.string(start, start + 2, Escapes::Doubled)?)
-            }
+            b'b' | b'B' | b'x' | b'X' if second == b'\'' => (K::String, self.string(start, start + 2, Escapes::None)?),
+            b'n' | b'N' if second == b'\'' => (K::String, self.string(start, start + 2, Escapes::Doubled)?),
             b'u' | b'U' if second == b'&' && self.at(start + 2) == Some(b'\'') => {
                 (K::UnicodeString, self.string(start, start + 3, Escapes::Doubled)?)
             }
@@ -163,8 +165,7 @@ impl<'a> Scanner<'a> {
             b';' => (K::Semicolon, start + 1),
             b'\\' => (K::Backslash, start + 1),
             _ if is_operator_part(first) => self.operator(start)?,
-            0 => return Err(SqlError::Nul { at: self.place(start) }),
-            0x01..=0x1f | 0x7f => return Err(SqlError::ControlCharacter { at: self.place(start), code: first }),
+            0..=0x1f | 0x7f => return Err(SqlError::ControlCharacter { at: self.place(start), code: first }),
             _ => (K::Other, start + 1),
         };
         self.position = end;
@@ -225,18 +226,12 @@ impl<'a> Scanner<'a> {
         loop {
             match self.at(index) {
                 None => return Err(self.unterminated("string", start)),
-                Some(0) => return Err(SqlError::Nul { at: self.place(index) }),
-                Some(b'\'') if self.at(index + 1) == Some(b'\'') => index += 2,
+                Some(b'\'') if escapes != Escapes::None && self.at(index + 1) == Some(b'\'') => index += 2,
                 Some(b'\'') => match self.continuation(index + 1) {
                     Some(next_body) => index = next_body,
                     None => return Ok(index + 1),
                 },
-                Some(b'\\') if escapes == Escapes::Backslash => {
-                    if self.at(index + 1) == Some(0) {
-                        return Err(SqlError::Nul { at: self.place(index + 1) });
-                    }
-                    index += 2;
-                }
+                Some(b'\\') if escapes == Escapes::Backslash => index += 2,
                 Some(_) => index += 1,
             }
         }
@@ -265,7 +260,6 @@ impl<'a> Scanner<'a> {
         loop {
             match self.at(index) {
                 None => return Err(self.unterminated("quoted name", start)),
-                Some(0) => return Err(SqlError::Nul { at: self.place(index) }),
                 Some(b'"') if self.at(index + 1) == Some(b'"') => index += 2,
                 Some(b'"') if index == body => return Err(SqlError::EmptyName { at: self.place(start) }),
                 Some(b'"') => return Ok(index + 1),
@@ -297,7 +291,6 @@ impl<'a> Scanner<'a> {
         loop {
             match self.at(index) {
                 None => return Err(self.unterminated("dollar-quoted string", start)),
-                Some(0) => return Err(SqlError::Nul { at: self.place(index) }),
                 Some(b'$') if self.bytes.get(index..).is_some_and(|rest| rest.starts_with(delimiter)) => {
                     return Ok((TokenKind::DollarString, index + delimiter.len()));
                 }
@@ -378,10 +371,14 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// What ends a string early beside a doubled quote.
+/// How a quote is written inside a string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Escapes {
+    /// Not at all: bits and bytes.
+    None,
+    /// Twice.
     Doubled,
+    /// Twice, or after a backslash.
     Backslash,
 }
 
@@ -417,4 +414,145 @@ const fn is_operator_part(byte: u8) -> bool {
             | b'>'
             | b'='
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shows the tokens of a text, blanks and comments too, as `Kind:text`.
+    fn check(text: &str, expected: &[(TokenKind, &str)]) {
+        let tokens = tokens(text).unwrap();
+        let got: Vec<_> = tokens.iter().map(|t| (t.kind, &text[t.range()])).collect();
+        assert_eq!(got, expected, "{text:?}");
+    }
+
+    /// Shows only the texts of tokens that are neither blank nor comment.
+    fn texts(text: &str) -> Vec<&str> {
+        let keep = |t: &Token| !matches!(t.kind, TokenKind::Space | TokenKind::Comment);
+        tokens(text).unwrap().into_iter().filter(keep).map(|t| &text[t.range()]).collect()
+    }
+
+    fn error(text: &str) -> SqlError {
+        tokens(text).unwrap_err()
+    }
+
+    use TokenKind as K;
+
+    #[test]
+    fn operators_end_where_a_comment_starts() {
+        check(
+            "3>-- x\n2",
+            &[(K::Number, "3"), (K::Operator, ">"), (K::Comment, "-- x"), (K::Space, "\n"), (K::Number, "2")],
+        );
+        check("4-/* ' */2", &[(K::Number, "4"), (K::Operator, "-"), (K::Comment, "/* ' */"), (K::Number, "2")]);
+        check("a@/*c*/b", &[(K::Word, "a"), (K::Operator, "@"), (K::Comment, "/*c*/"), (K::Word, "b")]);
+    }
+
+    #[test]
+    fn a_trailing_sign_belongs_to_the_operator_only_after_a_special_character() {
+        assert_eq!(texts("3>=-1"), ["3", ">=", "-", "1"]);
+        assert_eq!(texts("1*-+-2"), ["1", "*", "-", "+", "-", "2"]);
+        assert_eq!(texts("a@-b"), ["a", "@-", "b"]);
+        assert_eq!(texts("a#-b"), ["a", "#-", "b"]);
+        assert_eq!(texts("1+-2"), ["1", "+", "-", "2"]);
+        assert_eq!(texts("x=>-1"), ["x", "=>", "-", "1"]);
+    }
+
+    #[test]
+    fn block_comments_nest_and_line_comments_end_at_either_line_break() {
+        assert_eq!(texts("1/* a /* b */ c */2"), ["1", "2"]);
+        assert_eq!(texts("1/*/ */2"), ["1", "2"]);
+        assert_eq!(texts("1/***/2"), ["1", "2"]);
+        assert_eq!(texts("1--x\r2"), ["1", "2"]);
+        assert_eq!(texts("1--x\n2"), ["1", "2"]);
+    }
+
+    #[test]
+    fn strings_double_quotes_and_only_e_strings_take_backslashes() {
+        assert_eq!(texts(r"'a''b'"), [r"'a''b'"]);
+        assert_eq!(texts(r"N'a''b' E'a''b' U&'a''b'"), [r"N'a''b'", r"E'a''b'", r"U&'a''b'"]);
+        assert_eq!(texts(r"B'1''0' X'1''f'"), ["B'1'", "'0'", "X'1'", "'f'"], "bits and bytes have no quotes in them");
+        assert_eq!(texts(r"'a\' 1"), [r"'a\'", "1"]);
+        assert_eq!(texts(r"E'a\' 1'"), [r"E'a\' 1'"]);
+        assert_eq!(texts(r"e'\\' 1"), [r"e'\\'", "1"]);
+        assert_eq!(texts(r"B'a\' X'b\' N'c\' U&'d\'"), [r"B'a\'", r"X'b\'", r"N'c\'", r"U&'d\'"]);
+        assert_eq!(texts("u& 'x'"), ["u", "&", "'x'"]);
+        assert_eq!(texts("type'x'"), ["type", "'x'"], "a prefix is one letter");
+    }
+
+    #[test]
+    fn strings_go_on_over_line_breaks_in_their_own_mode() {
+        assert_eq!(texts("'a'\n'b'"), ["'a'\n'b'"]);
+        assert_eq!(texts("'a' 'b'"), ["'a'", "'b'"]);
+        assert_eq!(texts("'a' -- c\n  'b'"), ["'a' -- c\n  'b'"]);
+        assert_eq!(texts("'a' /* c */\n'b'"), ["'a'", "'b'"]);
+        assert_eq!(texts("E'a'\n'\\'b' 1"), ["E'a'\n'\\'b'", "1"]);
+        assert_eq!(texts("'a'\n'\\' 1"), ["'a'\n'\\'", "1"]);
+        assert_eq!(texts("$$a$$\n'b'"), ["$$a$$", "'b'"]);
+    }
+
+    #[test]
+    fn dollar_quotes_have_tags_of_letters_digits_and_high_bytes() {
+        assert_eq!(texts("$$a'b$$"), ["$$a'b$$"]);
+        assert_eq!(texts("$t_1$ $$ $t$ $t_1$"), ["$t_1$ $$ $t$ $t_1$"]);
+        assert_eq!(texts("$€$; ' $€$"), ["$€$; ' $€$"]);
+        assert_eq!(texts("a$$ b$$"), ["a$$", "b$$"], "never inside a name");
+        assert_eq!(texts("$$$a$$"), ["$$$a$$"]);
+        assert_eq!(texts("$1$$a$$"), ["$1", "$$a$$"]);
+        check("$a b", &[(K::Other, "$"), (K::Word, "a"), (K::Space, " "), (K::Word, "b")]);
+    }
+
+    #[test]
+    fn numbers_are_cut_as_postgres_cuts_them() {
+        assert_eq!(
+            texts("0.5e3 .5 5. 1e-2 1..10 0x1F 1_000"),
+            ["0.5e3", ".5", "5.", "1e-2", "1", "..", "10", "0x1F", "1_000"]
+        );
+        for text in ["1a", "5.into", "1e", "1e+", "0x", "0x1F$$a$$", "1_", "0b2", "$1a", "$1é"] {
+            assert!(matches!(error(text), SqlError::Junk { .. }), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_keep_their_quotes_and_may_not_be_empty() {
+        check("\"a\"\"b\"", &[(K::QuotedName, "\"a\"\"b\"")]);
+        check("U&\"a\\0061\"", &[(K::UnicodeName, "U&\"a\\0061\"")]);
+        check("größe$1", &[(K::Word, "größe$1")]);
+        assert!(matches!(error("\"\""), SqlError::EmptyName { .. }));
+        assert!(matches!(error("U&\"\""), SqlError::EmptyName { .. }));
+    }
+
+    #[test]
+    fn what_has_no_end_is_an_error_with_its_start() {
+        for (text, what) in [
+            ("'a", "string"),
+            ("E'a\\", "string"),
+            ("\"a", "quoted name"),
+            ("$$a", "dollar-quoted string"),
+            ("/* /* */", "comment"),
+        ] {
+            let SqlError::Unterminated { what: got, at } = error(&format!("\n {text}")) else { panic!("{text}") };
+            assert_eq!((got, at), (what, At { byte: 2, line: 2 }));
+        }
+    }
+
+    #[test]
+    fn control_characters_are_refused_wherever_postgres_might_disagree() {
+        assert!(matches!(error("SELECT\u{b}1"), SqlError::ControlCharacter { code: 0x0b, .. }));
+        assert!(matches!(error("\u{1}"), SqlError::ControlCharacter { code: 1, .. }));
+        for text in ["\0", "'a\0'", "E'\\\0'", "\"a\0\"", "$$\0$$", "--\0", "/*\0*/"] {
+            assert!(matches!(error(text), SqlError::Nul { .. }), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn comments_and_operators_are_limited() {
+        let nested = |depth: usize| format!("{}{}", "/*".repeat(depth), "*/".repeat(depth));
+        assert!(tokens(&nested(SQL_COMMENT_DEPTH_MAX)).is_ok());
+        assert!(matches!(error(&nested(SQL_COMMENT_DEPTH_MAX + 1)), SqlError::CommentDepth { .. }));
+        assert!(tokens(&"@".repeat(SQL_OPERATOR_RUN_MAX)).is_ok());
+        assert!(matches!(error(&"@".repeat(SQL_OPERATOR_RUN_MAX + 1)), SqlError::OperatorRun { .. }));
+        assert!(matches!(error(&"+".repeat(SQL_OPERATOR_RUN_MAX + 1)), SqlError::OperatorRun { .. }));
+    }
 }

@@ -32,12 +32,12 @@ pub(super) struct Splitter<'a> {
 
 impl<'a> Splitter<'a> {
     /// Starts at the beginning of `text`, after a byte order mark.
-    pub(super) fn new(text: &'a str) -> Self {
-        let mut scanner = Scanner::new(text);
+    pub(super) fn new(text: &'a str) -> Result<Self, SqlError> {
+        let mut scanner = Scanner::new(text)?;
         if text.starts_with(BYTE_ORDER_MARK) {
             scanner.jump_to(BYTE_ORDER_MARK.len_utf8());
         }
-        Self { text, scanner, no_more_data_ends: false }
+        Ok(Self { text, scanner, no_more_data_ends: false })
     }
 
     /// Reads the next statement and leaves its tokens, without blanks and comments, in `tokens`.
@@ -268,4 +268,90 @@ impl Nesting {
 /// Returns whether a character changes the direction in which text is shown.
 pub(super) const fn turns_text(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(text: &str) -> Vec<&str> {
+        let mut splitter = Splitter::new(text).unwrap();
+        let mut tokens = Vec::new();
+        let mut pieces = Vec::new();
+        while let Some(piece) = splitter.next_piece(&mut tokens).unwrap() {
+            pieces.push(&text[piece.text]);
+        }
+        pieces
+    }
+
+    #[test]
+    fn statements_end_at_semicolons_outside_parentheses() {
+        assert_eq!(split("a; b ;; -- c\n;d"), ["a", "b", "d"]);
+        assert_eq!(
+            split("CREATE RULE r AS ON INSERT TO t DO (a; b); c"),
+            ["CREATE RULE r AS ON INSERT TO t DO (a; b)", "c"]
+        );
+        assert_eq!(split("a); b"), ["a)", "b"]);
+        assert_eq!(split("a (; b"), ["a (; b"]);
+        assert_eq!(split("/* x */ -- y"), [""; 0]);
+        assert_eq!(split("\u{feff}a;b"), ["a", "b"], "a byte order mark is no name");
+    }
+
+    #[test]
+    fn routine_bodies_are_part_of_their_statement() {
+        let bodies = [
+            "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END",
+            "CREATE OR REPLACE PROCEDURE f() BEGIN ATOMIC END",
+            "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT CASE WHEN true THEN 1 END; SELECT 1 case; END",
+            "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1 end; END",
+            "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT * FROM begin atomic; END",
+            "create function f() begin atomic create function g() begin atomic select 1; end; select 2; end",
+        ];
+        for body in bodies {
+            assert_eq!(split(&format!("{body}; DROP TABLE t")), [body, "DROP TABLE t"]);
+        }
+        assert_eq!(split("BEGIN ATOMIC; SELECT 1; END"), ["BEGIN ATOMIC", "SELECT 1", "END"], "no routine");
+        assert_eq!(split("CREATE FUNCTION f(begin atomic); SELECT 1").len(), 2, "a parameter's name and type");
+        assert_eq!(split("CREATE TABLE t BEGIN ATOMIC; SELECT 1").len(), 2);
+    }
+
+    #[test]
+    fn meta_commands_are_stepped_over_or_refused_by_name() {
+        assert_eq!(split("\\restrict abc\nSELECT 1;\n\\unrestrict abc\n"), ["SELECT 1"]);
+        let refused = |text: &str| match Splitter::new(text).unwrap().next_piece(&mut Vec::new()) {
+            Err(SqlError::MetaCommand { name, .. }) => name,
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(refused("\\connect db"), Some("connect"));
+        assert_eq!(refused("\\."), Some("."));
+        assert_eq!(refused("SELECT 1 \\g"), Some("g"));
+        assert_eq!(refused("SELECT 1 \\restrict x"), Some("restrict"), "only where a statement may start");
+        assert_eq!(refused("\\hunter2"), None, "an unknown word may be a secret");
+        assert_eq!(split("SELECT '\\connect'"), ["SELECT '\\connect'"]);
+    }
+
+    fn copy_data(text: &str) -> (Option<&str>, Vec<&str>) {
+        let mut splitter = Splitter::new(text).unwrap();
+        splitter.next_piece(&mut Vec::new()).unwrap();
+        let data = splitter.take_copy_data().map(|range| &text[range]);
+        let mut rest = Vec::new();
+        while let Some(piece) = splitter.next_piece(&mut Vec::new()).unwrap() {
+            rest.push(&text[piece.text]);
+        }
+        (data, rest)
+    }
+
+    #[test]
+    fn copy_data_ends_at_its_own_line_and_is_no_sql() {
+        assert_eq!(copy_data("COPY t FROM STDIN;\n1\t'\n\\.\nSELECT 1"), (Some("1\t'\n"), vec!["SELECT 1"]));
+        assert_eq!(copy_data("COPY t FROM STDIN; \r\n1\r\n\\.\r\nb"), (Some("1\r\n"), vec!["b"]));
+        assert_eq!(copy_data("COPY t FROM STDIN;\n\\."), (Some(""), vec![]));
+        assert_eq!(copy_data("COPY t FROM STDIN;\n\\.x\n\\.\n"), (Some("\\.x\n"), vec![]));
+        assert_eq!(
+            copy_data("COPY t FROM STDIN;\nDROP TABLE t;"),
+            (None, vec!["DROP TABLE t"]),
+            "without an end it is SQL"
+        );
+        assert_eq!(copy_data("COPY t FROM STDIN; SELECT 1;\n"), (None, vec!["SELECT 1"]));
+    }
 }

@@ -8,7 +8,7 @@ use super::functions;
 use super::scanner::TokenKind;
 use super::split::turns_text;
 use super::tree::{Call, TreeFacts};
-use super::words::Words;
+use super::words::{Words, quoted_if_dotted};
 use crate::model::StatementClass as Class;
 
 /// Returns whether a call is of a function that is known to leave everything as it is.
@@ -64,13 +64,13 @@ fn looks_like_calls_are_explained(words: &Words<'_>, tree: &TreeFacts) -> bool {
         let quoted = words.has(index, TokenKind::QuotedName);
         let name = words.name(index).into_owned();
         let schema = (index >= 2 && words.has(index - 1, TokenKind::Dot)).then(|| words.name(index - 2).into_owned());
-        if schema.is_none() {
-            if !quoted && words.is(index, "OPERATOR") {
-                return names_own_operator(words, index);
-            }
-            if (!quoted && NOT_CALLS.contains(&name.as_str())) || tree.column_lists.contains(&name) {
-                return true;
-            }
+        if schema.is_none() && !quoted && words.is(index, "OPERATOR") {
+            return names_own_operator(words, index);
+        }
+        let plain = quoted_if_dotted(&name);
+        let written = schema.as_ref().map_or(plain.clone(), |s| format!("{}.{plain}", quoted_if_dotted(s)));
+        if tree.column_lists.contains(&written) || (schema.is_none() && !quoted && NOT_CALLS.contains(&name.as_str())) {
+            return true;
         }
         is_allowed(&Call { schema, name, quoted })
     })
@@ -144,9 +144,9 @@ const NOT_CALLS: &[&str] = &[
     "xmlnamespaces",
     "xmltable",
     "escape",
-    "force",
-    "header",
-    "null",
+    "force_not_null",
+    "force_null",
+    "force_quote",
     "bernoulli",
     "system",
     // types

@@ -134,8 +134,25 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// Returns the index after `keywords`, if they stand at `index`.
+    pub(super) fn after(&self, index: usize, keywords: &[&str]) -> usize {
+        if self.are(index, keywords) { index + keywords.len() } else { index }
+    }
+
     /// Returns the qualified name at `index`, folded; the database's name is left out.
     pub(super) fn relation_name(&self, index: usize) -> Option<String> {
+        let mut parts = self.name_parts(index)?;
+        Some(parts.split_off(parts.len().saturating_sub(2)).join("."))
+    }
+
+    /// Returns the relation of the qualified column at `index`.
+    pub(super) fn column_relation(&self, index: usize) -> Option<String> {
+        let mut parts = self.name_parts(index)?;
+        parts.pop();
+        (!parts.is_empty()).then(|| parts.split_off(parts.len().saturating_sub(2)).join("."))
+    }
+
+    fn name_parts(&self, index: usize) -> Option<Vec<String>> {
         let mut index = if self.is(index, "ONLY") { index + 1 } else { index };
         let mut parts = Vec::new();
         loop {
@@ -148,7 +165,7 @@ impl<'a> Words<'a> {
             }
             index += 2;
         }
-        Some(parts.split_off(parts.len().saturating_sub(2)).join("."))
+        Some(parts)
     }
 }
 

@@ -1,137 +1,661 @@
-//! Reading SQL: the labelled statements, the named bypasses, and hostile sizes.
+//! Reading SQL as a whole: the labelled statements, every known bypass, hostile sizes, properties of all texts, and
+//! agreement with a real server on where tokens and statements end.
 
-use pgsandbox::sql;
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail as tests do")]
 
-#[test]
-fn dump() {
-    let Ok(path) = std::env::var("SQL_DUMP") else { return };
-    if path.ends_with(".jsonl") {
-        let text = std::fs::read_to_string(&path).unwrap();
-        for (n, line) in text.lines().enumerate() {
-            let v: serde_json::Value = serde_json::from_str(line).unwrap();
-            let sql = v["sql"].as_str().unwrap();
-            let label = v["class"].as_str().unwrap();
-            match sql::read(sql) {
-                Err(e) => println!("{} {label} ERR {e} | {sql:?}", n + 1),
-                Ok(s) => {
-                    let classes: Vec<_> = s.statements.iter().map(|s| s.facts.class.as_str()).collect();
-                    let safe = s.statements.iter().all(|s| s.facts.read_only_safe);
-                    let ok = classes == [label] && safe == v["readonly_safe"].as_bool().unwrap();
-                    if !ok {
-                        println!(
-                            "{} want {label} {} {} got {classes:?} {safe} {:?}| {sql:?}",
-                            n + 1,
-                            v["readonly_safe"],
-                            v["expect"],
-                            s.statements.iter().map(|s| s.facts.traits.words().collect::<Vec<_>>()).collect::<Vec<_>>()
-                        );
-                    }
-                }
-            }
+use std::collections::HashSet;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use pgsandbox::model::{StatementClass, StatementFacts};
+use pgsandbox::sql::scanner::{TokenKind, tokens};
+use pgsandbox::sql::{Reader, SqlError, read};
+use proptest::prelude::*;
+use serde_json::Value;
+use tokio_postgres::{Client, NoTls};
+
+const LABELLED: &str = include_str!("../cases/sql-labelled.jsonl");
+
+fn facts(sql: &str) -> Vec<StatementFacts> {
+    read(sql).unwrap_or_else(|e| panic!("{sql:?}: {e}")).statements.iter().map(|s| s.facts.clone()).collect()
+}
+
+fn classes(sql: &str) -> Vec<&'static str> {
+    facts(sql).iter().map(|f| f.class.as_str()).collect()
+}
+
+/// Returns what is read of a text in short: classes, and whether all of it is safe; or that it is refused.
+fn summary(sql: &str) -> String {
+    match read(sql) {
+        Err(_) => "refused".to_owned(),
+        Ok(script) => {
+            let classes: Vec<_> = script.statements.iter().map(|s| s.facts.class.as_str()).collect();
+            let safe = script.statements.iter().all(|s| s.facts.read_only_safe);
+            format!("{} {}", classes.join("+"), if safe { "safe" } else { "unsafe" })
         }
     }
 }
 
+/// Where we differ from a label on purpose: the text, what we say, and why.
+const DEVIATIONS: &[(&str, &str, &str)] = &[
+    ("SELECT 1 AS U&\"d\\0061ta\"", "read unsafe", "a name in Unicode escapes is never trusted"),
+    ("SELECT 1 END", "read unsafe", "the parser does not take reserved words as bare labels"),
+    ("SELECT true AND", "read unsafe", "the parser does not take reserved words as bare labels"),
+    ("SELECT pure_add(1, 2)", "read unsafe", "a user's function; a policy may allow it"),
+    ("SELECT pure_add(a => 1, b => 2)", "read unsafe", "a user's function; a policy may allow it"),
+    ("SELECT * FROM list_owners()", "read unsafe", "a user's function; a policy may allow it"),
+    ("SELECT * FROM noisy_view", "read safe", "only Postgres can stop it: the view calls a function"),
+    ("SELECT a.touch FROM accounts a", "read safe", "only Postgres can stop it: a call written as a column"),
+    ("SELECT ROW(1)::money_pair::int", "read safe", "only Postgres can stop it: a cast with a function"),
+    ("EXPLAIN ANALYZE SELECT count(*) FROM accounts", "read safe", "it runs, so it has its statement's class"),
+    ("EXPLAIN ANALYSE SELECT 1", "read safe", "it runs, so it has its statement's class"),
+    (
+        "EXPLAIN (ANALYZE, BUFFERS, FORMAT TEXT) SELECT * FROM orders",
+        "read safe",
+        "it runs, so it has its statement's class",
+    ),
+    ("EXPLAIN (ANALYZE true, TIMING off) TABLE accounts", "read safe", "it runs, so it has its statement's class"),
+    ("explain (analyze \"on\") select 1", "read safe", "it runs, so it has its statement's class"),
+    ("EXPLAIN ANALYZE SELECT bump_audit()", "read unsafe", "it runs, so it has its statement's class"),
+    ("\\restrict abcdef", " safe", "a line of pg_dump that is stepped over: nothing is left to run"),
+    ("SELECT 1 FROM accounts WHERE", "read unsafe", "keywords make it a read; Postgres finds the fault"),
+    ("SELECT `id` FROM accounts", "read unsafe", "keywords make it a read; Postgres finds the fault"),
+    ("SELECT TOP 5 * FROM accounts", "read unsafe", "keywords make it a read; Postgres finds the fault"),
+    ("SELECT * FROM accounts WHERE id = $1", "read safe", "safe once its parameter is bound"),
+    ("SHOW TABLES", "show safe", "a setting that does not exist; Postgres says so"),
+];
+
 #[test]
-fn hostile_probe() {
-    if std::env::var("SQL_HOSTILE").is_err() {
-        return;
-    }
-    let rep = |a: &str, n: usize| a.repeat(n);
-    let cases: Vec<(&str, String)> = vec![
-        ("1+1 24999", format!("SELECT 1{}", rep("+1", 24_990))),
-        ("1+1 64KB", format!("SELECT 1{}", rep("+1", 32_000))),
-        ("or", format!("SELECT 1 WHERE a=1{}", rep(" OR a=1", 12_000))),
-        ("union 5000", format!("SELECT 1{}", rep(" UNION SELECT 1", 5_000))),
-        ("union 16000", format!("SELECT 1{}", rep(" UNION SELECT 1", 16_000))),
-        ("parens", format!("SELECT {}1{}", rep("(", 20_000), rep(")", 20_000))),
-        ("parens45", format!("SELECT {}1{}", rep("(", 45), rep(")", 45))),
-        ("subsel40", format!("SELECT {}1{}", rep("(SELECT ", 40), rep(")", 40))),
-        ("from40", format!("SELECT * FROM {}t{}", rep("(", 40), rep(")", 40))),
-        ("fromsel40", format!("SELECT * FROM {}t{}", rep("(SELECT * FROM ", 40), rep(") x", 40))),
-        ("case 40", format!("SELECT {}1{}", rep("CASE WHEN 1=1 THEN ", 40), rep(" END", 40))),
-        ("case 5000", format!("SELECT {}1{}", rep("CASE WHEN 1=1 THEN ", 5000), rep(" END", 5000))),
-        ("not", format!("SELECT {}true", rep("NOT ", 40_000))),
-        ("minus", format!("SELECT {}1", rep("- ", 40_000))),
-        ("cast", format!("SELECT 1{}", rep("::int", 20_000))),
-        ("index", format!("SELECT a{}", rep("[1]", 15_000))),
-        ("dots", format!("SELECT a{}", rep(".b", 24_000))),
-        ("is null", format!("SELECT a{}", rep(" IS NULL", 24_000))),
-        ("join", format!("SELECT * FROM t{}", rep(" JOIN t ON true", 9_000))),
-        ("joinparen", format!("SELECT * FROM {}t{}", rep("(t JOIN ", 40), rep(" ON true)", 40))),
-        ("cross", format!("SELECT * FROM t{}", rep(" CROSS JOIN t", 15_000))),
-        ("func", format!("SELECT {}1{}", rep("f(", 20_000), rep(")", 20_000))),
-        ("func40", format!("SELECT {}1{}", rep("f(", 45), rep(")", 45))),
-        ("in40", format!("SELECT {}1{}", rep("1 IN (", 45), rep(")", 45))),
-        ("insel40", format!("SELECT {}1{}", rep("1 IN (SELECT ", 45), rep(")", 45))),
-        ("pos40", format!("SELECT {}1{}", rep("position(", 45), rep(" in 1)", 45))),
-        ("pos40b", format!("SELECT {}1{}", rep("position(", 45), rep(", 1)", 45))),
-        ("substring40", format!("SELECT {}1{}", rep("substring(", 45), rep(" from 1)", 45))),
-        ("array", format!("SELECT {}1{}", rep("ARRAY[", 20_000), rep("]", 20_000))),
-        ("array40", format!("SELECT {}1{}", rep("ARRAY[", 45), rep("]", 45))),
-        ("row40", format!("SELECT {}1{}", rep("ROW(", 45), rep(")", 45))),
-        ("exists40", format!("SELECT {}1{}", rep("EXISTS(SELECT ", 45), rep(")", 45))),
-        ("interval40", format!("SELECT {}1{}", rep("interval ", 45), "")),
-        ("date40", format!("SELECT {}'x'", rep("date ", 45))),
-        ("typed", format!("SELECT {}1{}", rep("interval (", 45), rep(")", 45))),
-        ("with40", format!("{}SELECT 1{}", rep("WITH a AS (", 45), rep(") SELECT 1", 45))),
-        ("openparens_unclosed", format!("SELECT {}", rep("(", 49_000))),
-        ("select_parens_unclosed", format!("SELECT * FROM {}", rep("(", 49_000))),
-        ("parens_mixed", format!("SELECT * FROM {}t", rep("(SELECT (", 25))),
-        ("lambda", format!("SELECT {}1{}", rep("(a,", 45), rep(")", 45))),
-        ("lateral", format!("SELECT * FROM {}1{}", rep("LATERAL (SELECT ", 45), rep(") x", 45))),
-        ("over", format!("SELECT {}1{}", rep("f() OVER (PARTITION BY ", 45), rep(")", 45))),
-        ("like", format!("SELECT a{}", rep(" LIKE a", 20_000))),
-        ("between", format!("SELECT a{}", rep(" BETWEEN 1 AND 2", 10_000))),
-        ("at tz", format!("SELECT a{}", rep(" AT TIME ZONE 'x'", 10_000))),
-        ("collate", format!("SELECT a{}", rep(" COLLATE x", 20_000))),
-        ("concat ops", format!("SELECT a{}", rep(" || a", 20_000))),
-        ("explain", format!("{}SELECT 1", rep("EXPLAIN ", 40_000))),
-        ("explain(", format!("{}SELECT 1", rep("EXPLAIN (", 20_000))),
-        ("prepare", format!("{}SELECT 1", rep("PREPARE a AS ", 15_000))),
-        ("declare", format!("{}SELECT 1", rep("DECLARE a CURSOR FOR ", 12_000))),
-        ("copy", format!("{}SELECT 1{}", rep("COPY (", 20_000), rep(") TO STDOUT", 10_000))),
-        ("as", format!("SELECT 1{} INTO x", rep(" AS", 40_000))),
-        ("into as", format!("SELECT 1{} x", rep(" AS INTO", 24_000))),
-        ("create schema", format!("CREATE SCHEMA s{}", rep(" CREATE TABLE t", 16_000))),
-        ("copies", rep("COPY t FROM STDIN;\n", 10_000)),
-        ("copies data", rep("COPY t FROM STDIN;\n\\.\n", 10_000)),
-        ("strings", rep("SELECT '' -- x\n;", 10_000)),
-        ("continuation", format!("SELECT ''{}", rep("\n''", 200_000))),
-        ("many parens statements", rep("SELECT ((((((((((1))))))))));", 10_000)),
-        ("typecast nest", format!("SELECT {}1{}", rep("cast(", 45), rep(" as int)", 45))),
-        ("values", format!("VALUES {}", rep("(1,2),", 8_000).trim_end_matches(','))),
-        ("create table parens", format!("CREATE TABLE t (a int CHECK ({}1{}))", rep("(", 40), rep(")", 40))),
-        ("trim", format!("SELECT {}'x'{}", rep("trim(both from ", 45), rep(")", 45))),
-        ("extract", format!("SELECT {}'x'{}", rep("extract(year from ", 45), rep(")", 45))),
-        ("mixed1", format!("SELECT {}1{}", rep("(CASE WHEN f(1) IN (SELECT ", 12), rep(") THEN 1 END)", 12))),
-        ("mixed2", format!("SELECT {}1", rep("(CASE WHEN f(1) IN (SELECT ", 12))),
-        ("mixed3", format!("SELECT {}1", rep("interval (f((", 12))),
-        ("mixed4", format!("SELECT {}1", rep("date (timestamp (", 20))),
-        ("mixed5", format!("SELECT * FROM {}t", rep("(t JOIN (SELECT * FROM ", 15))),
-        ("type names", format!("SELECT {}1", rep("a.b (", 45))),
-        ("array type", format!("SELECT 1::{}", rep("array<", 45))),
-    ];
-    let only = std::env::var("SQL_HOSTILE").unwrap();
-    for (name, text) in cases {
-        if only != "1" && only != name {
+fn labelled_statements_are_read_as_labelled() {
+    let mut deviations: Vec<_> = DEVIATIONS.iter().map(|(sql, ..)| *sql).collect();
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for line in LABELLED.lines() {
+        let label: Value = serde_json::from_str(line).unwrap();
+        let sql = label["sql"].as_str().unwrap();
+        let safe = label["readonly_safe"].as_bool().unwrap();
+        let class = label["class"].as_str().unwrap();
+        let classes = match class {
+            "multi" => {
+                label["classes"].as_array().unwrap().iter().map(|c| c.as_str().unwrap()).collect::<Vec<_>>().join("+")
+            }
+            "empty" => String::new(),
+            class => class.to_owned(),
+        };
+        let expected = format!("{classes} {}", if safe { "safe" } else { "unsafe" });
+        let got = summary(sql);
+        count += 1;
+        // What is refused is of no class, and is run in no mode.
+        if got == expected || (got == "refused" && class == "unparsed") {
             continue;
         }
-        eprint!("{name}: ");
-        let started = std::time::Instant::now();
-        let out = sql::read(&text);
-        let t = started.elapsed();
-        match out {
-            Err(e) => eprintln!("{t:?} ERR {e}"),
-            Ok(s) => eprintln!(
-                "{t:?} {} {:?}",
-                s.statements.len(),
-                s.statements.first().map(|s| (
-                    s.facts.class.as_str(),
-                    s.facts.read_only_safe,
-                    s.facts.traits.words().collect::<Vec<_>>()
-                ))
-            ),
+        match DEVIATIONS.iter().find(|(text, ..)| *text == sql) {
+            Some((_, allowed, _)) if *allowed == got => deviations.retain(|text| *text != sql),
+            _ => wrong.push(format!("{sql:?}: expected {expected}, got {got}")),
         }
     }
+    assert_eq!(count, 400);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(deviations.is_empty(), "deviations that are none any more: {deviations:?}");
+}
+
+#[test]
+fn nearly_all_labelled_reads_are_safe_and_nothing_that_must_be_refused_is() {
+    let (mut reads, mut safe_reads) = (0, 0);
+    for line in LABELLED.lines() {
+        let label: Value = serde_json::from_str(line).unwrap();
+        let sql = label["sql"].as_str().unwrap();
+        let is_safe = summary(sql).ends_with(" safe");
+        if label["readonly_safe"].as_bool().unwrap() && label["statements"].as_u64().unwrap() > 0 {
+            reads += 1;
+            safe_reads += u32::from(is_safe);
+        }
+        if label["expect"] == "refuse" && is_safe {
+            let reason = DEVIATIONS.iter().find(|(text, ..)| *text == sql).map_or("", |(.., reason)| *reason);
+            let excused = reason.starts_with("only Postgres can stop it") || reason.ends_with("nothing is left to run");
+            assert!(excused, "{sql:?} must be refused");
+        }
+    }
+    assert!(f64::from(safe_reads) / f64::from(reads) >= 0.95, "{safe_reads} of {reads}");
+}
+
+#[test]
+fn the_bypasses_that_fool_a_parser_on_text_are_seen() {
+    // Text after END, which a parser of scripts drops.
+    assert_eq!(classes("SELECT 1 END; DROP TABLE t"), ["read", "ddl"]);
+    // Comments that begin inside what looks like an operator, and hide a quote.
+    assert_eq!(classes("SELECT 3 >-- '\n 2; DROP TABLE t; -- '"), ["read", "ddl"]);
+    assert_eq!(classes("SELECT 3 -/* ' */ 2; DROP TABLE t; -- '"), ["read", "ddl"]);
+    // The same within one statement, around a WITH item that deletes.
+    assert_eq!(
+        classes("WITH a AS (SELECT 3 >-- '\n 2), b AS (DELETE FROM t RETURNING 1) SELECT * FROM b -- ') SELECT 1"),
+        ["write"]
+    );
+    assert_eq!(
+        classes("WITH a AS (SELECT 3 -/* ' */ 2), b AS (DELETE FROM t RETURNING 1) SELECT 1 -- ') SELECT 1"),
+        ["write"]
+    );
+    // Dollar tags of bytes over 0x7f, which make of SQL a string, and of a string SQL.
+    assert_eq!(classes("SELECT $é$; DROP TABLE t; $é$"), ["read"]);
+    assert_eq!(classes("SELECT $é$ ' $é$; DROP TABLE t; --'"), ["read", "ddl"]);
+    assert_eq!(
+        classes("WITH a AS (SELECT $é$ ' $é$), b AS (DELETE FROM t RETURNING 1) SELECT 1 -- ') SELECT 1"),
+        ["write"]
+    );
+    // Reserved words as bare labels before INTO.
+    for sql in ["SELECT a AND INTO x FROM t", "SELECT a LIKE INTO x FROM t", "SELECT a END INTO x FROM t"] {
+        assert_eq!(classes(sql), ["ddl"], "{sql}");
+    }
+    // A function's name in Unicode escapes.
+    assert_eq!(summary("SELECT U&\"pg_sl\\0065ep\"(1)"), "read unsafe");
+    // COPY does not swallow the lines after it.
+    assert_eq!(classes("COPY t FROM STDIN;\nDROP TABLE t;"), ["copy-in", "ddl"]);
+    // Functions in FROM are calls.
+    assert_eq!(facts("SELECT * FROM bump()")[0].functions, ["bump"]);
+    assert_eq!(summary("SELECT * FROM bump()"), "read unsafe");
+    assert_eq!(summary("SELECT * FROM lower('x'), LATERAL bump()"), "read unsafe");
+    assert_eq!(summary("SELECT * FROM ROWS FROM (bump(), lower('x')) AS r"), "read unsafe");
+}
+
+#[test]
+fn what_runs_in_a_read_only_transaction_is_not_called_safe() {
+    for sql in [
+        "EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1",
+        "SELECT lo_create(0)",
+        "NOTIFY c",
+        "SELECT pg_notify('c', 'x')",
+        "LOCK t",
+        "REINDEX TABLE t",
+        "CLUSTER t",
+        "SET a = 1",
+        "SET transaction_read_only = off",
+        "SELECT set_config('transaction_read_only', 'off', false)",
+        "PREPARE TRANSACTION 'x'",
+        "COPY t TO '/tmp/x'",
+        "COPY (SELECT 1) TO PROGRAM 'x'",
+        "SELECT pg_create_physical_replication_slot('x')",
+        "DO $$ BEGIN NULL; END $$",
+        "CALL p()",
+    ] {
+        assert!(summary(sql).ends_with(" unsafe"), "{sql}");
+    }
+}
+
+#[test]
+fn lexical_tricks_do_not_move_a_boundary() {
+    for (sql, expected) in [
+        ("SELECT 1 a$$; DROP TABLE t; SELECT 1 b$$", &["read", "ddl", "read"][..]),
+        ("SELECT E'a'\n'\\''; DELETE FROM t; --'", &["read", "write"]),
+        ("SELECT 'a\\'; DELETE FROM t; --'", &["read", "write"]),
+        ("SELECT U&'a\\'; DELETE FROM t; --'", &["read", "write"]),
+        ("SELECT 1 /* /* */ */; DELETE FROM t", &["read", "write"]),
+        ("SELECT 1 -- x\r; DELETE FROM t", &["read", "write"]),
+        ("SELECT 'a'''; DELETE FROM t; SELECT '''b'", &["read", "write", "read"]),
+        ("SELECT 1 AS \"a\"\"'\"; DELETE FROM t; SELECT 1 AS \"'\"", &["read", "write", "read"]),
+        ("SELECT B'1''; DELETE FROM t; --'", &["read"]),
+        ("SELECT X'1'''; DELETE FROM t; --'", &["read", "write"]),
+        ("SELECT 'a' -- x'\n'; DELETE FROM t; --'; DROP TABLE t", &["read", "ddl"]),
+        ("SELECT $a$ $b$; $a$; DELETE FROM t; $b$ $c$ $b$", &["read", "write", "unparsed"]),
+    ] {
+        assert_eq!(classes(sql), expected, "{sql:?}");
+    }
+    for sql in
+        ["SELECT $1a$$; DROP TABLE t", "SELECT 1a", "SELECT\u{b}1", "SELECT '\0'", "SELECT \"\"", "SELECT 0x1F$$x$$"]
+    {
+        assert!(read(sql).is_err(), "{sql:?}");
+    }
+}
+
+/// Returns the CPU time of this process: unlike the clock, it does not run while others have the processor.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let after_name = stat.rsplit_once(')').unwrap().1;
+    let ticks: u64 = after_name.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+/// Reads on a thread with a small stack, and within a time that no linear work comes near.
+fn read_on_a_small_stack(name: &str, sql: String) -> Result<Vec<(StatementClass, bool)>, SqlError> {
+    let started = cpu_time();
+    let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
+        read(&sql).map(|s| s.statements.iter().map(|s| (s.facts.class, s.facts.read_only_safe)).collect())
+    });
+    let result = thread.unwrap().join().unwrap();
+    let took = cpu_time() - started;
+    assert!(took < Duration::from_secs(10), "{name} took {took:?}");
+    result
+}
+
+#[test]
+fn hostile_sizes_neither_overflow_the_stack_nor_take_long() {
+    let nested = |open: &str, close: &str, n: usize| format!("SELECT {}1{}", open.repeat(n), close.repeat(n));
+    let deep = [
+        ("operators", format!("SELECT 1{}", "+1".repeat(24_990))),
+        ("or", format!("SELECT 1 WHERE a=1{}", " OR a=1".repeat(12_000))),
+        ("union", format!("SELECT 1{}", " UNION SELECT 1".repeat(5_000))),
+        ("union to the limit", format!("SELECT 1{}", " UNION SELECT 1".repeat(16_000))),
+        ("parentheses", nested("(", ")", 20_000)),
+        ("open parentheses", format!("SELECT * FROM {}", "(".repeat(49_000))),
+        ("case", nested("CASE WHEN 1=1 THEN ", " END", 5_000)),
+        ("calls", nested("f(", ")", 10_000)),
+        ("subqueries", nested("(SELECT ", ")", 10_000)),
+        ("derived tables", format!("SELECT * FROM {}t{}", "(SELECT * FROM ".repeat(5_000), ") x".repeat(5_000))),
+        ("not", format!("SELECT {}true", "NOT ".repeat(40_000))),
+        ("minus", format!("SELECT {}1", "- ".repeat(40_000))),
+        ("casts", format!("SELECT 1{}", "::int".repeat(20_000))),
+        ("joins", format!("SELECT * FROM t{}", " JOIN t ON true".repeat(9_000))),
+        ("subscripts", format!("SELECT a{}", "[1]".repeat(15_000))),
+        ("dots", format!("SELECT a{}", ".b".repeat(24_000))),
+        ("explain", format!("{}SELECT 1", "EXPLAIN ".repeat(40_000))),
+        ("prepare", format!("{}SELECT 1", "PREPARE a AS ".repeat(15_000))),
+        ("labels", format!("SELECT 1{} INTO x", " AS".repeat(40_000))),
+        ("bodies", format!("CREATE FUNCTION f(){}", " BEGIN ATOMIC CREATE FUNCTION f()".repeat(7_000))),
+    ];
+    for (name, sql) in deep {
+        let result = read_on_a_small_stack(name, sql);
+        assert_eq!(result.map(|s| s.len()), Ok(1), "{name}");
+    }
+    let wide = [
+        ("copy without data", "COPY t FROM STDIN;".repeat(10_000)),
+        ("copy with data", "COPY t FROM STDIN;\n\\.\n".repeat(10_000)),
+        ("strings", "SELECT '' -- x\n;".repeat(10_000)),
+        ("continued string", format!("SELECT ''{}", "\n''".repeat(200_000))),
+        ("dollars", format!("SELECT $a${}$a$", "$a".repeat(200_000))),
+        ("blank lines", "\n".repeat(1 << 20)),
+        ("comments", "--\n".repeat(300_000)),
+    ];
+    for (name, sql) in wide {
+        assert!(read_on_a_small_stack(name, sql).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn trees_at_the_edge_of_the_callers_stack_fit_it() {
+    // The longest chains that are still read on the caller's own stack, and the first that are not.
+    for operators in 490..505 {
+        let result = read_on_a_small_stack("chain", format!("SELECT 1{}", "+1".repeat(operators)));
+        assert_eq!(result, Ok(vec![(StatementClass::Read, true)]));
+    }
+}
+
+#[test]
+fn sizes_over_a_limit_are_refused_by_name() {
+    let refused = |sql: String| read_on_a_small_stack("refused", sql).unwrap_err();
+    assert!(matches!(refused(format!("SELECT '{}'", "a".repeat(1 << 20))), SqlError::TooLong { .. }));
+    assert!(matches!(refused(format!("SELECT 1{}", "+1".repeat(200_000))), SqlError::Tokens { .. }));
+    assert!(matches!(refused(format!("SELECT 1{}", "+1".repeat(32_000))), SqlError::Tokens { .. }));
+    assert!(matches!(refused(format!("{}1", "/*".repeat(20_000))), SqlError::CommentDepth { .. }));
+    assert!(matches!(refused(format!("SELECT 1 {} 1", "*".repeat(200_000))), SqlError::OperatorRun { .. }));
+    assert!(matches!(refused("SELECT 1;".repeat(10_001)), SqlError::Statements { .. }));
+    assert!(matches!(refused("SELECT '\0'".to_owned()), SqlError::Nul { .. }));
+    assert!(matches!(refused("SELECT\u{b}1".to_owned()), SqlError::ControlCharacter { .. }));
+}
+
+/// Pieces of text that meet each other badly.
+const FRAGMENTS: &[&str] = &[
+    "'",
+    "''",
+    "\"",
+    "\"\"",
+    "E'",
+    "e'",
+    "B'",
+    "x'",
+    "N'",
+    "U&'",
+    "U&\"",
+    "u&",
+    "\\",
+    "\\'",
+    "$$",
+    "$a$",
+    "$é$",
+    "$1",
+    "$",
+    "a$$",
+    "--",
+    "/*",
+    "*/",
+    "-",
+    "/",
+    "*",
+    "+",
+    "@",
+    "<",
+    ">",
+    "=",
+    "|",
+    "?",
+    "~",
+    "\n",
+    "\r",
+    " ",
+    "\t",
+    "\u{c}",
+    "1",
+    "1.",
+    ".5",
+    "..",
+    "1e",
+    "0x",
+    "_",
+    "a",
+    "é",
+    "select",
+    "INTO",
+    "AS",
+    "(",
+    ")",
+    "[",
+    "]",
+    ";",
+    ",",
+    ".",
+    ":",
+    "::",
+    ":=",
+    "=>",
+    "BEGIN ATOMIC",
+    "END",
+    "COPY t FROM STDIN;\n",
+    "\\.\n",
+    "\\restrict x\n",
+    "\u{200b}",
+    "\0",
+    "\u{b}",
+    "{",
+];
+
+fn soup(max: usize) -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(FRAGMENTS), 0..max).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn tokens_tile_the_text(text in prop_oneof![soup(40), any::<String>()]) {
+        if let Ok(all) = tokens(&text) {
+            let mut end = 0;
+            for token in all {
+                prop_assert_eq!(token.start, end);
+                prop_assert!(token.end > token.start);
+                prop_assert!(text.is_char_boundary(token.end));
+                end = token.end;
+            }
+            prop_assert_eq!(end, text.len());
+        }
+    }
+
+    #[test]
+    fn reading_never_panics_and_never_depends_on_what_was_read_before(text in prop_oneof![soup(40), any::<String>()]) {
+        let reader = Reader::default();
+        let first = reader.read(&text);
+        prop_assert_eq!(&first, &reader.read(&text));
+        prop_assert_eq!(&first, &read(&text));
+    }
+
+    #[test]
+    fn between_statements_there_is_nothing_that_runs(text in soup(40)) {
+        let Ok(script) = read(&text) else { return Ok(()) };
+        let mut end = 0;
+        for statement in &script.statements {
+            prop_assert!(statement.text.start >= end);
+            prop_assert!(!is_code(&text[end..statement.text.start]), "{:?}", &text[end..statement.text.start]);
+            end = statement.copy_data.as_ref().map_or(statement.text.end, |data| data.end);
+        }
+        prop_assert!(!is_code(&text[end..]), "{:?}", &text[end..]);
+    }
+
+    #[test]
+    fn statements_read_alone_are_what_they_are_among_others(text in soup(40)) {
+        let Ok(script) = read(&text) else { return Ok(()) };
+        for statement in &script.statements {
+            let alone = read(&text[statement.text.clone()]).unwrap();
+            prop_assert_eq!(alone.statements.len(), 1);
+            prop_assert_eq!(alone.statements[0].facts.class, statement.facts.class);
+            prop_assert_eq!(alone.statements[0].facts.fingerprint, statement.facts.fingerprint);
+        }
+    }
+}
+
+/// Returns whether a text has more than blanks, comments, semicolons and lines that are stepped over.
+fn is_code(text: &str) -> bool {
+    let text = text.replace("\\restrict x\n", "").replace("\\.\n", "").replace('\u{feff}', "");
+    // What is left of a `\restrict` line runs to the end of the line.
+    let text = text.lines().filter(|line| !line.trim_start().starts_with("\\restrict")).collect::<Vec<_>>().join("\n");
+    let quiet = |kind| matches!(kind, TokenKind::Space | TokenKind::Comment | TokenKind::Semicolon);
+    tokens(&text).is_ok_and(|all| all.iter().any(|t| !quiet(t.kind)))
+}
+
+/// A server of its own in a temporary directory, reached by its socket, gone at the end.
+struct Server {
+    directory: tempfile::TempDir,
+    process: Child,
+}
+
+impl Server {
+    fn start() -> Self {
+        let directory = tempfile::Builder::new().prefix("pgs").tempdir_in("/tmp").unwrap();
+        let user = unprivileged();
+        if let Some((uid, gid)) = user {
+            chown(directory.path(), Some(uid), Some(gid)).unwrap();
+        }
+        let program = |name: &str| {
+            let mut command = Command::new(binaries().join(name));
+            command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            if let Some((uid, gid)) = user {
+                command.uid(uid).gid(gid);
+            }
+            command
+        };
+        let data = directory.path().join("data");
+        let made = program("initdb")
+            .args(["-U", "tester", "-A", "trust", "-N", "-E", "UTF8", "--locale=C", "-D"])
+            .arg(&data)
+            .status();
+        assert!(made.unwrap().success(), "initdb");
+        let process = program("postgres")
+            .args(["-F", "-c", "listen_addresses=", "-k"])
+            .arg(directory.path())
+            .arg("-D")
+            .arg(&data)
+            .spawn()
+            .unwrap();
+        Self { directory, process }
+    }
+
+    /// Connects as soon as the server answers.
+    async fn client(&self) -> Client {
+        let mut config = tokio_postgres::Config::new();
+        config.host_path(self.directory.path()).user("tester").dbname("postgres");
+        let answers = async {
+            loop {
+                if let Ok((client, connection)) = config.connect(NoTls).await {
+                    tokio::spawn(connection);
+                    return client;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), answers).await.unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// Returns the newest installed server's binaries.
+fn binaries() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").unwrap_or_else(|e| panic!("no Postgres is installed: {e}"));
+    let version = |path: &Path| path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<u32>().ok());
+    let newest = versions.map(|entry| entry.unwrap().path()).max_by_key(|path| version(path)).unwrap();
+    newest.join("bin")
+}
+
+/// Returns whom to run as, for servers refuse to run as root.
+fn unprivileged() -> Option<(u32, u32)> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+    let line = passwd.lines().find(|line| line.starts_with("postgres:")).unwrap();
+    let fields: Vec<_> = line.split(':').collect();
+    Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
+}
+
+/// Returns what the server makes of a text as one statement: the columns, or its complaint, which names tokens.
+async fn parsed(client: &Client, sql: &str) -> String {
+    match client.prepare(sql).await {
+        Ok(statement) => format!("{:?}", statement.columns().iter().map(|c| (c.name(), c.type_())).collect::<Vec<_>>()),
+        Err(error) => match error.as_db_error() {
+            Some(error) => format!("{} {}", error.code().code(), error.message()),
+            None => panic!("{sql:?}: {error}"),
+        },
+    }
+}
+
+/// Checks that what we take for one token is not two to the server: alone in its place, it is no syntax error.
+async fn check_is_one_token(client: &Client, kind: TokenKind, token: &str) {
+    // Underscores and other radixes came with Postgres 16.
+    let old_number = token.bytes().all(|b| !b.is_ascii_alphabetic() && b != b'_');
+    let sql = if matches!(kind, TokenKind::String | TokenKind::UnicodeString | TokenKind::DollarString)
+        || (kind == TokenKind::Number && old_number)
+    {
+        format!("select {token}")
+    } else if matches!(kind, TokenKind::Word | TokenKind::QuotedName) {
+        format!("select 1 as {token}")
+    } else if kind == TokenKind::Operator {
+        format!("select 1 operator({token}) 1")
+    } else {
+        return;
+    };
+    let answer = parsed(client, &sql).await;
+    let two = answer.contains("syntax error") || answer.contains("unterminated") || answer.contains("junk");
+    assert!(!two, "{token:?} is not one {kind:?} to the server: {answer}");
+}
+
+const SEVERAL: &str = "cannot insert multiple commands into a prepared statement";
+
+/// Numbers from a fixed seed, so that a failure comes again.
+struct Numbers(u64);
+
+impl Numbers {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        from[usize::try_from(self.0 % from.len() as u64).unwrap()]
+    }
+}
+
+/// An expression whose operands, operators and comments touch each other, with statements before and behind.
+fn expression(numbers: &mut Numbers) -> String {
+    const OPERANDS: &[&str] = &[
+        "1",
+        "2.",
+        ".5",
+        "1e1",
+        "'a'",
+        "'a''b'",
+        "'\\'",
+        "E'\\''",
+        "E'a'\n'\\'b'",
+        "'a' -- '\n 'b'",
+        "'a'\r'b'",
+        "$$a$$",
+        "$é$'$é$",
+        "$a$$b$$a$",
+        "B'1'",
+        "x'1f'",
+        "N'n'",
+        "U&'\\0061'",
+        "null",
+        "true",
+        "(select 1)",
+        "a.b",
+        "\"a\"\"b\"",
+        "\"$$\"",
+        "a$$",
+        "é",
+        "array[1,2]",
+        "cast('1' as int)",
+        "@1",
+        "-1",
+        "'1'::int",
+        "_1",
+        "pi()",
+    ];
+    const OPERATORS: &[&str] = &[
+        "+", "-", "*", "/", "<", ">", "=", "<=", ">=", "<>", "!=", "||", "@", "~", "#", "&", "|", "^", "%", "@-", "*-",
+        "<-", ">-", "=-", "+-", "-+", "~-", "|/", "->>", "?-", "<<", "=>", "::", ":=", ",", " as ", " and ", " is ",
+        ";select ", "..",
+    ];
+    const GLUE: &[&str] =
+        &["", "", "", " ", "/* ' */", "/*/**/\"*/", "-- '\n", "--\"\r", "\n", "\t", "\u{c}", "--$$\n", "/*;*/"];
+    let mut text = "select ".to_owned();
+    for index in 0..numbers.pick(&[1, 2, 2, 3, 4]) {
+        if index > 0 {
+            text += numbers.pick(GLUE);
+            text += numbers.pick(OPERATORS);
+        }
+        text += numbers.pick(GLUE);
+        text += numbers.pick(OPERANDS);
+    }
+    text + numbers.pick(GLUE)
+}
+
+fn random_soup(numbers: &mut Numbers) -> String {
+    let length = numbers.pick(&[2, 4, 6, 8, 10]);
+    let parts: Vec<_> = (0..length).map(|_| numbers.pick(FRAGMENTS)).collect();
+    format!("select {}", parts.concat())
+}
+
+#[tokio::test]
+async fn tokens_and_statements_end_where_the_server_ends_them() {
+    let server = Server::start();
+    let client = server.client().await;
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let (mut compared, mut accepted) = (0, 0);
+    let mut alone = HashSet::new();
+    for round in 0..6_000 {
+        let text = if round % 3 == 0 { random_soup(&mut numbers) } else { expression(&mut numbers) };
+        // What we refuse never reaches a server; COPY data and psql's lines are not for it either.
+        let Ok(all) = tokens(&text) else { continue };
+        let Ok(script) = read(&text) else { continue };
+        if text.contains("COPY") || text.contains('\\') && all.iter().any(|t| t.kind == TokenKind::Backslash) {
+            continue;
+        }
+        let apart: Vec<_> = all
+            .iter()
+            .filter(|t| !matches!(t.kind, TokenKind::Space | TokenKind::Comment))
+            .map(|t| &text[t.range()])
+            .collect();
+        let as_written = parsed(&client, &text).await;
+        let with_spaces = parsed(&client, &apart.join(" ")).await;
+        assert_eq!(as_written, with_spaces, "{text:?} is cut differently: {apart:?}");
+        if as_written.contains(SEVERAL) {
+            assert!(script.statements.len() > 1, "{text:?} is several statements to the server");
+        }
+        if as_written.starts_with('[') {
+            assert_eq!(script.statements.len(), 1, "{text:?} is one statement to the server");
+            accepted += 1;
+        }
+        for token in &all {
+            let token_text = &text[token.range()];
+            if alone.insert(token_text.to_owned()) {
+                check_is_one_token(&client, token.kind, token_text).await;
+            }
+        }
+        compared += 1;
+    }
+    assert!(compared > 3_000 && accepted > 300, "{compared} texts compared, {accepted} accepted");
+    assert!(alone.len() > 300, "{} tokens", alone.len());
 }

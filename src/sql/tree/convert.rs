@@ -40,6 +40,29 @@ fn mend(words: &Words<'_>, index: usize, out: &mut Vec<P>) -> Option<usize> {
         }
         // The escape character of a Unicode literal.
         b'U' if words.is(index, "UESCAPE") && words.has(index + 1, TokenKind::String) => Some(index + 2),
+        // Columns that are computed when they are read, and keys over time.
+        b'V' if words.is(index, "VIRTUAL") && index > 0 && words.has(index - 1, TokenKind::CloseParen) => {
+            out.push(P::make_keyword("STORED"));
+            Some(index + 1)
+        }
+        // Whether a new table or view is filled at once.
+        b'W' if words.is(0, "CREATE")
+            && (words.are(index, &["WITH", "NO", "DATA"]) && index + 3 == words.len()
+                || words.are(index, &["WITH", "DATA"]) && index + 2 == words.len()) =>
+        {
+            Some(words.len())
+        }
+        b'W' if words.are(index, &["WITHOUT", "OVERLAPS"]) && words.has(index + 2, TokenKind::CloseParen) => {
+            Some(index + 2)
+        }
+        b'P' if words.is(index, "PERIOD")
+            && index > 0
+            && words.has(index - 1, TokenKind::Comma)
+            && words.is_name(index + 1)
+            && words.has(index + 2, TokenKind::CloseParen) =>
+        {
+            Some(index + 1)
+        }
         // The order in which a recursive query is walked names columns only.
         b'S' if words.is(index, "SEARCH")
             && words.is_any(index + 1, &["DEPTH", "BREADTH"])

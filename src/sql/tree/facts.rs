@@ -22,7 +22,7 @@ pub(in crate::sql) struct TreeFacts {
     pub(in crate::sql) complete: bool,
     pub(in crate::sql) relations: BTreeSet<Relation>,
     pub(in crate::sql) calls: BTreeSet<Call>,
-    /// Names of table aliases and WITH items that have a column list, which looks like a call.
+    /// Names of table aliases, WITH items and written tables: with a column list they look like a call.
     pub(in crate::sql) column_lists: BTreeSet<String>,
     /// Whether an UPDATE or DELETE anywhere has no WHERE.
     pub(in crate::sql) no_where: bool,
@@ -390,7 +390,7 @@ impl Walk {
 
     fn alias(&mut self, alias: &TableAlias) {
         if !alias.columns.is_empty() {
-            self.facts.column_lists.insert(folded(&alias.name));
+            self.facts.column_lists.insert(quoted_if_dotted(&folded(&alias.name)));
         }
     }
 }
@@ -404,9 +404,7 @@ impl Visitor for Walk {
                 match &insert.table {
                     TableObject::TableName(name) => {
                         self.known.insert(address(name), Some(Access::Writes));
-                        if let Some(ident) = name.0.last().and_then(ObjectNamePart::as_ident) {
-                            self.facts.column_lists.insert(folded(ident));
-                        }
+                        self.facts.column_lists.extend(parts(name).map(|parts| joined(&parts)));
                     }
                     _ => self.facts.complete = false,
                 }
