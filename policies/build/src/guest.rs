@@ -28,7 +28,7 @@ const TARGET: &str = "wasm32-unknown-unknown";
 /// Rust's own 1 MiB more than doubles the cost of a fresh instance; a policy needs little.
 const STACK_BYTES: usize = 64 << 10;
 /// Larger components are a mistake: a policy decides, it does not carry a library.
-const COMPONENT_BYTES_MAX: usize = 256 << 10;
+const COMPONENT_BYTES_MAX: usize = 128 << 10;
 /// Set for the children that stand in for rustc; holds the folder of the policies.
 const WRAPPING: &str = "PGSANDBOX_POLICIES_RUSTC";
 

@@ -38,6 +38,7 @@
 //! pgsandbox_policy::export!(NoFriday);
 //! ```
 //!
+//! Settings are JSON without fractions: whole numbers, text, booleans, lists and objects; keys may not repeat.
 //! Keep to ordered collections (`BTreeMap`, sorted vectors): the same settings must leave the same memory.
 
 #[rustfmt::skip]
@@ -45,9 +46,13 @@
 #[doc(hidden)]
 pub mod bindings;
 
+#[cfg(target_arch = "wasm32")]
+#[allow(unsafe_code, reason = "an allocator works on raw memory")]
+mod allocator;
 mod decision;
 mod exports;
 mod glob;
+mod json;
 mod settings;
 #[cfg(feature = "testing")]
 #[allow(clippy::panic, clippy::expect_used, clippy::indexing_slicing, reason = "fails the test that called it")]

@@ -5,24 +5,11 @@
 
 use serde::de::DeserializeOwned;
 
-use crate::{Problem, glob::quoted};
+use crate::{Problem, glob::quoted, json};
 
 /// Reads settings from a JSON object.
 pub(crate) fn parse<T: DeserializeOwned>(json: &str) -> Result<T, Vec<Problem>> {
-    let mut reader = serde_json::Deserializer::from_str(json);
-    let fault = |path: String, message: String| vec![Problem { path, message }];
-    let settings = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
-        let path = if path == "." { String::new() } else { path };
-        fault(path, without_position(&error.into_inner().to_string()))
-    })?;
-    reader.end().map_err(|error| fault(String::new(), without_position(&error.to_string())))?;
-    Ok(settings)
-}
-
-/// Takes off ` at line 1 column 2`: settings come from TOML, so that position is nobody's.
-fn without_position(message: &str) -> String {
-    message.rfind(" at line ").and_then(|end| message.get(..end)).unwrap_or(message).to_owned()
+    json::read(json).map_err(|problem| vec![problem])
 }
 
 /// What is wrong with settings, gathered.
@@ -85,34 +72,6 @@ impl Problems {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Debug, serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[allow(dead_code, reason = "only read")]
-    struct Outer {
-        inner: Vec<Inner>,
-    }
-
-    #[derive(Debug, serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[allow(dead_code, reason = "only read")]
-    struct Inner {
-        rows: u64,
-    }
-
-    fn check(json: &str, path: &str, message: &str) {
-        let problems = parse::<Outer>(json).unwrap_err();
-        assert_eq!((problems[0].path.as_str(), problems[0].message.as_str()), (path, message));
-    }
-
-    #[test]
-    fn faults_of_form_carry_their_path() {
-        check(r#"{"inner":[{"rows":1},{"rows":-1}]}"#, "inner[1].rows", "invalid value: integer `-1`, expected u64");
-        check(r#"{"inner":[{"rowz":1}]}"#, "inner[0].rowz", "unknown field `rowz`, expected `rows`");
-        check(r#"{"inner":[{}]}"#, "inner[0]", "missing field `rows`");
-        check(r#"{"inner":[]} x"#, "", "trailing characters");
-        check("", "", "EOF while parsing a value");
-    }
 
     #[test]
     fn faults_of_meaning_are_gathered() {

@@ -174,7 +174,13 @@ impl Policy for StatementGuard {
             .filter(|(patterns, _)| profile.is_none_or(|profile| patterns.matches(profile)))
             .map(|(_, rules)| rules);
         let sets: Vec<&Rules> = std::iter::once(&self.general).chain(special).collect();
+        let mut before: Option<&Statement> = None;
         for (index, statement) in request.statements.iter().enumerate() {
+            // Long scripts are thousands of statements of one shape: what holds for one holds for the next.
+            if before.is_some_and(|before| same_facts(before, statement)) {
+                continue;
+            }
+            before = Some(statement);
             if let Some(refusal) = sets.iter().find_map(|rules| rules.refusal(statement, index + 1)) {
                 return refusal;
             }
@@ -302,8 +308,8 @@ impl Rules {
     }
 
     fn denies_function(&self, name: &str) -> bool {
-        let bare = name.rsplit('.').next().unwrap_or(name);
-        let fits = |list: &Patterns| list.matches(name) || list.matches(bare);
+        let bare = name.rsplit_once('.').map(|(_, bare)| bare);
+        let fits = |list: &Patterns| list.matches(name) || bare.is_some_and(|bare| list.matches(bare));
         fits(&self.deny_functions) || self.allow_functions.as_ref().is_some_and(|list| !fits(list))
     }
 
@@ -330,6 +336,14 @@ impl Rules {
             || self.allow_relations.is_some()
             || !self.deny_relations.is_empty()
     }
+}
+
+fn same_facts(one: &Statement, other: &Statement) -> bool {
+    one.class == other.class
+        && one.traits == other.traits
+        && one.tag == other.tag
+        && one.functions == other.functions
+        && one.relations == other.relations
 }
 
 fn refuse(code: &str, statement: &Statement, number: usize, what: &str, instead: &str) -> Decision {
@@ -532,6 +546,28 @@ mod tests {
         request.statements = vec![statement("CREATE TABLE"), statement("DROP TABLESPACE"), statement("DROP TABLE")];
         match policy.evaluate(&request).verdict {
             Verdict::Deny(denial) => assert!(denial.message.starts_with("statement 3 (`DROP TABLE`)"), "{denial:?}"),
+            Verdict::Pass | Verdict::Abstain => panic!("not refused"),
+        }
+    }
+
+    #[test]
+    fn a_bad_statement_among_many_alike_is_found() {
+        let policy: StatementGuard = testing::configured(r#"{"deny_functions":["pg_read_file"]}"#);
+        let statement = |function: &str| Statement {
+            class: StatementClass::Read,
+            tag: "SELECT".into(),
+            traits: StatementTraits::empty(),
+            relations: Vec::new(),
+            functions: vec![function.into()],
+            read_only_safe: false,
+            text: None,
+        };
+        let mut request = testing::request("run_sql");
+        request.statements = vec![statement("lower"); 1000];
+        assert_eq!(policy.evaluate(&request), Decision::pass());
+        request.statements.insert(500, statement("pg_read_file"));
+        match policy.evaluate(&request).verdict {
+            Verdict::Deny(denial) => assert!(denial.message.starts_with("statement 501"), "{denial:?}"),
             Verdict::Pass | Verdict::Abstain => panic!("not refused"),
         }
     }
