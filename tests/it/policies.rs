@@ -17,7 +17,7 @@ use pgsandbox::model::{
     Transport, Verdict,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
-use pgsandbox::policy::{Component, LoadError, Loader as _, Problem, Section, Set, Spec};
+use pgsandbox::policy::{LoadError, Loader as _, Problem, Section, Set, Spec};
 use proptest::prelude::*;
 
 use guest::{Guest, encode, spec, world};
@@ -287,6 +287,12 @@ fn nothing_is_remembered_from_one_request_to_the_next() {
 }
 
 #[test]
+fn a_snapshot_that_would_decide_otherwise_is_not_used() {
+    let set = load(&[Guest::from_file("memory_size").spec()]).unwrap();
+    assert_eq!(set.decide(&context(), &[]).obligations.max_rows.unwrap().value, 2);
+}
+
+#[test]
 fn one_of_each_obligation_and_all_of_a_denial_come_through() {
     let all = vec![
         Obligation::ReadOnly,
@@ -368,16 +374,21 @@ fn a_full_queue_is_busy() {
     let host = Host::new(&HostSettings { slots: 1, slot_wait_ms: 1, cache_directory: None }).unwrap();
     let mut slow = Guest::from_file("slow").spec();
     slow.limits.fuel = pgsandbox::policy::FUEL_MAX;
-    slow.limits.timeout_ms = 200;
+    slow.limits.timeout_ms = 2000;
     let slow = Set::load(&host, &[slow], 1).unwrap();
     let quick = Set::load(&host, &[Guest::new("quick").spec()], 2).unwrap();
+    let ask = |set: &Set| set.decide(&context(), &[]).refusal.map(|refusal| refusal.code);
     std::thread::scope(|scope| {
-        let evaluation = scope.spawn(|| slow.decide(&context(), &[]).refusal.map(|refusal| refusal.code));
-        let busy = std::iter::repeat_with(|| quick.decide(&context(), &[]).refusal.map(|refusal| refusal.code))
-            .take_while(|_| !evaluation.is_finished())
-            .any(|code| code == Some(Code::Busy));
-        assert!(busy, "a second evaluation ran beside the only slot");
-        assert_eq!(evaluation.join().unwrap(), Some(Code::PolicyTimeout));
+        // Each of the two may find the slot taken by the other; the slow one tries until it has had it.
+        let slow = scope.spawn(|| {
+            let busy = (0..1000).take_while(|_| ask(&slow) != Some(Code::PolicyTimeout)).count();
+            (busy < 1000, busy > 0)
+        });
+        let asked: Vec<_> = std::iter::repeat_with(|| ask(&quick)).take_while(|_| !slow.is_finished()).collect();
+        let (ran, waited) = slow.join().unwrap();
+        assert!(ran, "the slow policy never had the slot");
+        assert!(waited || asked.contains(&Some(Code::Busy)), "two evaluations ran beside one slot");
+        assert!(asked.iter().all(|code| [None, Some(Code::Busy)].contains(code)), "{asked:?}");
     });
     assert_eq!(quick.decide(&context(), &[]).refusal, None);
 }
@@ -400,7 +411,7 @@ fn compiled_code_is_kept_and_what_was_touched_is_not_run() {
     };
     decide();
     let first = files();
-    assert_eq!(first.len(), 3, "the policy, the policy instrumented, and its snapshot");
+    assert_eq!(first.len(), 2, "the policy, so that its state can be read, and its snapshot");
     decide();
     assert_eq!(files(), first, "nothing was compiled again");
     for (_, path) in &first {
@@ -585,26 +596,29 @@ fn measure() {
         let began = std::time::Instant::now();
         let set = Set::load(&host, &[spec], 1).unwrap();
         let loaded_ms = began.elapsed().as_secs_f64() * 1e3;
-        let mut ns: Vec<_> = (0..20_000)
+        let mut ns: Vec<_> = (0..2_000)
             .map(|_| {
                 let began = std::time::Instant::now();
                 let decision = set.decide(context, &[]);
-                assert_eq!(decision.refusal, None);
-                began.elapsed().as_nanos()
+                let elapsed = began.elapsed();
+                assert!(!matches!(decision.reports[0].said, Said::Failed(_)), "{decision:?}");
+                elapsed.as_nanos()
             })
             .collect();
         ns.sort_unstable();
-        println!("{name}: load {loaded_ms:.1} ms, decide p50 {} ns, p99 {} ns", ns[10_000], ns[19_800]);
+        let fuel = set.decide(context, &[]).reports[0].fuel;
+        println!("{name}: fuel {fuel}, load {loaded_ms:.1} ms, decide p50 {} ns, p99 {} ns", ns[1_000], ns[1_980]);
     };
     let mut with_sql = context();
     with_sql.statements = vec![statement(); 10];
     time("snapshot", Guest::from_file("settings_length").spec(), &context());
     time("configured in each", Guest::from_file("settings_in_table").spec(), &context());
     time("snapshot, ten statements", Guest::from_file("settings_length").spec(), &with_sql);
-    if let Ok(paths) = std::env::var("PGSANDBOX_MEASURE") {
-        for path in paths.split(':') {
-            let component = Component::new(std::fs::read(path).unwrap());
-            time(path, Spec { component, ..Guest::new("other").spec() }, &with_sql);
-        }
+    // Components with their `default.json` beside them.
+    for path in std::env::var("PGSANDBOX_MEASURE").unwrap_or_default().split_whitespace() {
+        let path = std::path::Path::new(path);
+        let mut spec = spec(&path.display().to_string(), std::fs::read(path).unwrap());
+        spec.settings = std::fs::read_to_string(path.with_file_name("default.json")).unwrap();
+        time(&spec.name.clone(), spec, &with_sql);
     }
 }

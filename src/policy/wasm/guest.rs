@@ -1,6 +1,6 @@
 //! A policy's component: checked, described, configured, evaluated.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use wasmtime::component::Component;
@@ -15,7 +15,7 @@ use crate::policy::{
 use super::engine::Shared;
 use super::limits::Budget;
 use super::run::{Bounds, call_fault, instantiate, refill, store};
-use super::snapshot::{Attempt, attempt, configure_plain};
+use super::snapshot::{Attempt, Snapshot, attempt, configure_plain, instrument};
 use super::v0_1::{self, PACKAGE, PolicyPre, TYPES};
 
 /// The first bytes of a core module, which is no component.
@@ -27,7 +27,10 @@ const SMOKE_OPERATION: &str = "doctor";
 pub(super) struct Guest {
     shared: Arc<Shared>,
     bytes: Vec<u8>,
-    pre: Arc<PolicyPre<Bounds>>,
+    /// Compiled so that its state can be read, where that is possible.
+    instrumented: Option<Component>,
+    /// Compiled as it is, once that is needed.
+    plain: OnceLock<Result<Arc<PolicyPre<Bounds>>, String>>,
     description: Description,
     limits: Limits,
 }
@@ -44,27 +47,34 @@ impl Guest {
                 "it is a core module and no component; make a component of world `policy` of `{PACKAGE}` from it"
             ));
         }
-        // What no slot of the pool could hold does not compile either.
-        let component =
-            shared.compile(bytes).map_err(|error| format!("it is no component that can be compiled: {error:#}"))?;
-        check_imports(&shared, &component)?;
-        let pre = link(&shared, &component)?;
+        let instrumented = instrument(&shared, bytes);
+        let plain = OnceLock::new();
+        let pre = match &instrumented {
+            Some(component) => Arc::new(check(&shared, component)?),
+            None => plain.get_or_init(|| compile_plain(&shared, bytes)).clone()?,
+        };
         let description =
             describe(&shared, &pre, Budget::load(spec.limits)).map_err(|PolicyFault { code, detail }| {
                 format!("it does not describe itself: {detail} (`{}`)", code.as_str())
             })?;
-        Ok(Self { shared, bytes: bytes.to_vec(), pre: Arc::new(pre), description, limits: spec.limits })
+        Ok(Self { shared, bytes: bytes.to_vec(), instrumented, plain, description, limits: spec.limits })
     }
 
-    /// Makes an evaluator of a snapshot, if there can be one that decides as the policy itself does.
-    fn snapshot(&self, bytes: &[u8], plain: &Instances) -> Option<Instances> {
-        let component = self.shared.compile(bytes).ok()?;
-        let pre = link(&self.shared, &component).ok()?;
-        let made = Instances { pre: Arc::new(pre), settings: None, ..plain.clone() };
-        // What ran when the policy was instantiated has run, and must not be missed.
-        let smoke = self.smoke_context();
-        let request = Request { context: &smoke, balances: &[], with_text: false };
-        (made.evaluate(&request).answer == plain.evaluate(&request).answer).then_some(made)
+    /// Returns the policy with each instance still to be configured.
+    fn plain(&self, settings: &str) -> Result<Instances, ConfigureError> {
+        let pre = self.plain.get_or_init(|| compile_plain(&self.shared, &self.bytes)).clone();
+        // It compiled with more in it before.
+        let pre = pre.map_err(|detail| ConfigureError::Fault(PolicyFault { code: Code::PolicyNotReady, detail }))?;
+        Ok(Instances { shared: Arc::clone(&self.shared), pre, settings: Some(settings.into()), limits: self.limits })
+    }
+
+    /// Makes an evaluator of a snapshot, if it decides as the policy itself does: what ran when the policy was
+    /// instantiated runs no more, and must not be missed.
+    fn restored(&self, snapshot: &Snapshot, trial: &Request<'_>) -> Option<Instances> {
+        let component = self.shared.compile(&snapshot.component).ok()?;
+        let pre = Arc::new(link(&self.shared, &component).ok()?);
+        let made = Instances { shared: Arc::clone(&self.shared), pre, settings: None, limits: self.limits };
+        (made.evaluate(trial).answer == snapshot.trial).then_some(made)
     }
 
     /// Makes a plain request of an operation that the policy wants to see.
@@ -104,29 +114,32 @@ impl Loaded for Guest {
     }
 
     fn configure(&self, settings: &str) -> Result<Configured, ConfigureError> {
-        let budget = Budget::load(self.limits);
-        let plain = Instances {
-            shared: Arc::clone(&self.shared),
-            pre: Arc::clone(&self.pre),
-            settings: Some(settings.into()),
-            limits: self.limits,
-        };
-        let attempt = {
-            // Load waits for a slot like everybody else; what it runs is bounded, too.
-            let _slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
-            attempt(&self.shared, &self.bytes, settings, budget)
-        };
-        let (buckets, instances) = match attempt {
-            Attempt::Refused(error) => return Err(error),
-            Attempt::Made(bytes, buckets) => (buckets, self.snapshot(&bytes, &plain).unwrap_or(plain)),
-            Attempt::Unsuited => {
-                let _slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
-                (configure_plain(&self.shared, &self.pre, settings, budget)?, plain)
+        let smoke = self.smoke_context();
+        let trial = Request { context: &smoke, balances: &[], with_text: false };
+        let restored = match &self.instrumented {
+            None => None,
+            Some(instrumented) => {
+                // Loading waits for a slot like everybody else; what it runs is bounded, too.
+                let slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
+                let attempt = attempt(&self.shared, &self.bytes, instrumented, settings, &trial, self.limits);
+                drop(slot);
+                match attempt {
+                    Attempt::Refused(error) => return Err(error),
+                    Attempt::Made(made) => self.restored(&made, &trial).map(|instances| (made.buckets, instances)),
+                    Attempt::Unsuited => None,
+                }
             }
         };
-        let smoke = self.smoke_context();
-        let tried = instances.evaluate(&Request { context: &smoke, balances: &[], with_text: false });
-        tried.answer.map_err(ConfigureError::Fault)?;
+        let (buckets, instances) = match restored {
+            Some(restored) => restored,
+            None => {
+                let instances = self.plain(settings)?;
+                let _slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
+                let buckets = configure_plain(&self.shared, &instances.pre, settings, Budget::load(self.limits))?;
+                (buckets, instances)
+            }
+        };
+        instances.evaluate(&trial).answer.map_err(ConfigureError::Fault)?;
         Ok(Configured { buckets, evaluator: Arc::new(instances) })
     }
 }
@@ -208,6 +221,19 @@ fn check_imports(shared: &Shared, component: &Component) -> Result<(), String> {
          request{wasi}",
         wanted.join(", ")
     ))
+}
+
+/// Compiles a policy as it is. What no slot of the pool could hold does not compile either.
+fn compile_plain(shared: &Shared, bytes: &[u8]) -> Result<Arc<PolicyPre<Bounds>>, String> {
+    let component =
+        shared.compile(bytes).map_err(|error| format!("it is no component that can be compiled: {error:#}"))?;
+    check(shared, &component).map(Arc::new)
+}
+
+/// Checks what a component wants and offers.
+fn check(shared: &Shared, component: &Component) -> Result<PolicyPre<Bounds>, String> {
+    check_imports(shared, component)?;
+    link(shared, component)
 }
 
 /// Links a component to nothing, which also checks its exports against the world.

@@ -11,13 +11,13 @@ use wasmtime::Store;
 use wasmtime::component::{Component, ComponentNamedList, Instance, Lift, WasmList};
 use wasmtime_wizer::{ComponentInstanceState, Wizer};
 
-use crate::model::{Bucket, PolicyFault};
-use crate::policy::{ConfigureError, MEMORY_BYTES_MAX};
+use crate::model::{Bucket, PolicyDecision, PolicyFault};
+use crate::policy::{ConfigureError, Limits, MEMORY_BYTES_MAX, Request};
 
 use super::engine::Shared;
 use super::limits::Budget;
 use super::run::{Bounds, call_fault, instantiate_raw, refill, store};
-use super::v0_1;
+use super::v0_1::{self, Policy};
 
 /// The version of what is written: part of the key under which compiled code is kept.
 pub(super) const SNAPSHOT_VERSION: u32 = 1;
@@ -26,25 +26,57 @@ const PAGE_BYTES: usize = 64 << 10;
 
 /// How an attempt at a snapshot came out.
 pub(super) enum Attempt {
-    /// The configured component's bytes, and the buckets.
-    Made(Vec<u8>, Vec<Bucket>),
+    /// There is one.
+    Made(Snapshot),
     /// The policy refused the settings or failed over them: no other way would go better.
     Refused(ConfigureError),
     /// The policy's state cannot be written out.
     Unsuited,
 }
 
-/// Tries to make a snapshot of `component` configured with `settings`.
-pub(super) fn attempt(shared: &Shared, component: &[u8], settings: &str, budget: Budget) -> Attempt {
-    // The rewriting gives up on some components by panicking. It holds nothing of ours, so nothing is left half-done.
-    catch_unwind(AssertUnwindSafe(|| make(shared, component, settings, budget))).unwrap_or(Attempt::Unsuited)
+/// A configured policy, written out.
+pub(super) struct Snapshot {
+    /// The component that starts out configured.
+    pub(super) component: Vec<u8>,
+    pub(super) buckets: Vec<Bucket>,
+    /// What the policy itself, configured and not restarted, says to a trial request.
+    pub(super) trial: Result<PolicyDecision, PolicyFault>,
 }
 
-fn make(shared: &Shared, component: &[u8], settings: &str, budget: Budget) -> Attempt {
+/// Compiles a policy with getters for its state, which for all else is the policy. `None` if it is not of a kind whose
+/// state can be had.
+pub(super) fn instrument(shared: &Shared, component: &[u8]) -> Option<Component> {
+    // The rewriting gives up on some components by panicking. It holds nothing of ours, so nothing is left half-done.
+    let rewrite = || Wizer::new().instrument_component(component).ok().map(|(_, instrumented)| instrumented);
+    let instrumented = catch_unwind(AssertUnwindSafe(rewrite)).ok()??;
+    shared.compile(&instrumented).ok()
+}
+
+/// Tries to make a snapshot of `component`, compiled as `instrumented`, configured with `settings`.
+pub(super) fn attempt(
+    shared: &Shared,
+    component: &[u8],
+    instrumented: &Component,
+    settings: &str,
+    trial: &Request<'_>,
+    limits: Limits,
+) -> Attempt {
+    let make = || make(shared, component, instrumented, settings, trial, limits);
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or(Attempt::Unsuited)
+}
+
+fn make(
+    shared: &Shared,
+    component: &[u8],
+    instrumented: &Component,
+    settings: &str,
+    trial: &Request<'_>,
+    limits: Limits,
+) -> Attempt {
     let wizer = Wizer::new();
-    let Ok((context, instrumented)) = wizer.instrument_component(component) else { return Attempt::Unsuited };
-    let Ok(compiled) = shared.compile(&instrumented) else { return Attempt::Unsuited };
-    let mut state = match configure(shared, &compiled, settings, budget) {
+    let Ok((context, _)) = wizer.instrument_component(component) else { return Attempt::Unsuited };
+    let budget = Budget::load(limits);
+    let mut state = match configure(shared, instrumented, settings, budget) {
         Ok(Some(state)) => state,
         Ok(None) => return Attempt::Unsuited,
         Err(refused) => return Attempt::Refused(refused),
@@ -60,17 +92,22 @@ fn make(shared: &Shared, component: &[u8], settings: &str, budget: Budget) -> At
         return Attempt::Unsuited;
     }
     // Nothing in it waits: every getter below answers at once.
-    let snapshot = wizer.snapshot_component(&context, &mut state).now_or_never();
-    match snapshot {
-        Some(Ok(bytes)) if !state.failed => Attempt::Made(bytes, state.buckets),
-        Some(Ok(_) | Err(_)) | None => Attempt::Unsuited,
+    let Some(Ok(component)) = wizer.snapshot_component(&context, &mut state).now_or_never() else {
+        return Attempt::Unsuited;
+    };
+    if state.failed || refill(&mut state.store, Budget::evaluation(limits, v0_1::facts(trial.context))).is_err() {
+        return Attempt::Unsuited;
     }
+    let trial = state.policy.call_evaluate(&mut state.store, &v0_1::request(trial));
+    let trial = trial.map(v0_1::decision).map_err(|error| call_fault(&error));
+    Attempt::Made(Snapshot { component, buckets: state.buckets, trial })
 }
 
 /// An instrumented instance that has been configured.
 struct State {
     store: Store<Bounds>,
     instance: Instance,
+    policy: Policy,
     buckets: Vec<Bucket>,
     /// Whether a getter could not answer: the trait has no way to say so.
     failed: bool,
@@ -86,11 +123,11 @@ fn configure(
     let Ok(pre) = shared.linker.instantiate_pre(compiled) else { return Ok(None) };
     let mut store = store(shared, budget).map_err(ConfigureError::Fault)?;
     let instance = instantiate_raw(&pre, &mut store).map_err(ConfigureError::Fault)?;
-    let Ok(policy) = v0_1::Policy::new(&mut store, &instance) else { return Ok(None) };
+    let Ok(policy) = Policy::new(&mut store, &instance) else { return Ok(None) };
     let answer = policy.call_configure(&mut store, settings);
     let answer = answer.map_err(|error| ConfigureError::Fault(call_fault(&error)))?;
     let buckets = v0_1::configured(answer).map_err(ConfigureError::Problems)?;
-    Ok(Some(State { store, instance, buckets, failed: false }))
+    Ok(Some(State { store, instance, policy, buckets, failed: false }))
 }
 
 impl State {
