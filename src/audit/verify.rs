@@ -263,7 +263,7 @@ fn read_segment(dir: &Path, name: &str, listed: &Listed, report: &mut VerifyRepo
         }
         return writer;
     }
-    if held {
+    if held || sealed_since(dir, name, end.link) {
         return Writer::Alive;
     }
     report.fault(name, None, "its process ended without sealing it; the next start of the program does so");
@@ -271,6 +271,15 @@ fn read_segment(dir: &Path, name: &str, listed: &Listed, report: &mut VerifyRepo
         report.fault(name, Some(end.link.lines + 1), "it ends in the middle of a line");
     }
     writer
+}
+
+/// Returns whether the segment was sealed after the manifest was read, as it was read.
+fn sealed_since(dir: &Path, name: &str, link: Link) -> bool {
+    let seals = |entry: &Entry| match entry {
+        Entry::Seal(length) => length.segment == name && length.lines == link.lines && length.ends_with(link.hash),
+        Entry::Add { .. } | Entry::Checkpoint(_) => false,
+    };
+    manifest::entries(dir).is_ok_and(|entries| entries.iter().any(seals))
 }
 
 struct End {
