@@ -225,6 +225,14 @@ async fn a_full_queue_loses_spans_and_counts_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spans_that_the_collector_refuses_are_counted() {
+    let collector = collector(Answer::Text("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n\x0a\x02\x08\x03")).await;
+    let (telemetry, dispatch) = build(&settings(&collector.endpoint, 100));
+    make_spans(&dispatch, 10);
+    assert_eq!(telemetry.shutdown(Duration::from_secs(10)).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_cannot_switch_its_own_trace_off() {
     let mut collector = collector(OK).await;
     let (telemetry, dispatch) = build(&settings(&collector.endpoint, 100));
