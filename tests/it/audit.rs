@@ -445,7 +445,7 @@ impl TinyDisk {
         let dir = tempfile::tempdir().unwrap();
         let mount =
             Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs"]).arg(dir.path()).output();
-        mount.is_ok_and(|output| output.status.success()).then_some(Self(dir))
+        mount.is_ok_and(|output| output.status.success()).then(|| Self(dir))
     }
 }
 
