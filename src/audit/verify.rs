@@ -323,3 +323,31 @@ fn read_lines(path: &Path, name: &str, report: &mut VerifyReport, mut each: impl
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::file;
+    use crate::audit::segment::Segment;
+
+    /// The hashes need no key: who rewrites a whole segment can make them anew. The manifest knows the old ones.
+    #[test]
+    fn a_segment_that_was_forged_whole_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("audit");
+        file::private_dir(&dir).unwrap();
+        let segment = Segment::begin(&dir, None, &BTreeSet::new()).unwrap();
+        segment.seal().unwrap();
+        let name = segment.file.name();
+        drop(segment);
+        let path = dir.join(&name);
+        let (_, forged) = Link::start(&name).line("{\"kind\":\"segment\",\"format\":1}");
+        fs::write(&path, forged).unwrap();
+        let report = verify(&dir).unwrap();
+        assert_eq!(report.faults.len(), 1, "{report:?}");
+        assert_eq!(
+            report.faults[0].to_string(),
+            format!("`{name}` line 1: it is not the line that the manifest knows")
+        );
+    }
+}
