@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,10 +31,22 @@ const ROTATE_RETRY_BYTES: u64 = 1 << 20;
 /// The log of this process. One per process and directory.
 #[derive(Debug)]
 pub struct Audit {
+    shared: Arc<Shared>,
+    syncer: Option<Syncer>,
+}
+
+/// What the syncing thread sees of the log.
+#[derive(Debug)]
+struct Shared {
     settings: AuditSettings,
     state: Mutex<State>,
-    /// Ends the syncing thread when dropped.
-    _syncer: Option<mpsc::Sender<()>>,
+}
+
+/// The thread that syncs from time to time; it ends when `alive` is dropped.
+#[derive(Debug)]
+struct Syncer {
+    alive: mpsc::Sender<()>,
+    thread: thread::JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -157,13 +169,13 @@ impl Audit {
             checkpointed_lines: 0,
             checkpointed_at: Instant::now(),
         };
-        Arc::new_cyclic(|this| {
-            let syncer = match settings.sync {
-                Sync::Always => None,
-                Sync::Every(interval) => start_syncer(this.clone(), interval),
-            };
-            Self { settings, state: Mutex::new(state), _syncer: syncer }
-        })
+        let sync = settings.sync;
+        let shared = Arc::new(Shared { settings, state: Mutex::new(state) });
+        let syncer = match sync {
+            Sync::Always => None,
+            Sync::Every(interval) => Syncer::start(Arc::clone(&shared), interval),
+        };
+        Arc::new(Self { shared, syncer })
     }
 
     /// Writes the line before the work.
@@ -173,11 +185,12 @@ impl Audit {
     pub fn open(self: &Arc<Self>, opening: Opening<'_>) -> Result<Ticket, AuditError> {
         let Opening { id, principal, operation, now, trace } = opening;
         let entry = json(&OpenEntry::new(id, now, trace, principal, operation));
-        let mut state = self.state();
-        let written = state.drain_pending(&self.settings).and_then(|()| state.write(&self.settings, &entry));
+        let mut state = self.shared.state();
+        let written =
+            state.drain_pending(&self.shared.settings).and_then(|()| state.write(&self.shared.settings, &entry));
         written.map_err(|source| self.unavailable(source))?;
         state.open.insert(id);
-        if let Err(source) = state.sync_if_always(&self.settings) {
+        if let Err(source) = state.sync_if_always(&self.shared.settings) {
             // The line may or may not be on the disk. It says that a request was begun; one says that it was not.
             let ending = Ending::Abandoned("refused, as the disk did not take the opening line");
             state.open.remove(&id);
@@ -212,7 +225,7 @@ impl Audit {
     /// # Errors
     /// Fails if the manifest cannot be read or written. Segments that cannot be recovered are in the result.
     pub fn recover(&self) -> Result<Recovery, AuditError> {
-        recover::recover(&self.settings.dir).map_err(|source| self.unavailable(source))
+        recover::recover(&self.shared.settings.dir).map_err(|source| self.unavailable(source))
     }
 
     /// Writes what waits and forces it to disk.
@@ -220,26 +233,29 @@ impl Audit {
     /// # Errors
     /// Fails if lines cannot be written.
     pub fn flush(&self) -> Result<(), AuditError> {
-        let mut state = self.state();
-        let flushed = state.drain_pending(&self.settings).and_then(|()| state.sync());
+        let mut state = self.shared.state();
+        let flushed = state.drain_pending(&self.shared.settings).and_then(|()| state.sync());
         flushed.map_err(|source| self.unavailable(source))
     }
 
     fn write_close(&self, id: RequestId, entry: String) -> Result<(), AuditError> {
-        let mut state = self.state();
+        let mut state = self.shared.state();
         state.open.remove(&id);
         state.pending.push_back(entry);
-        let written = state.drain_pending(&self.settings).and_then(|()| state.sync_if_always(&self.settings));
-        written.map_err(|source| AuditError::Unclosed { dir: self.settings.dir.clone(), source })
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while it was held cannot have left half a line: see `ChainedFile::append`.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let written =
+            state.drain_pending(&self.shared.settings).and_then(|()| state.sync_if_always(&self.shared.settings));
+        written.map_err(|source| AuditError::Unclosed { dir: self.shared.settings.dir.clone(), source })
     }
 
     fn unavailable(&self, source: io::Error) -> AuditError {
-        AuditError::Unavailable { dir: self.settings.dir.clone(), source }
+        AuditError::Unavailable { dir: self.shared.settings.dir.clone(), source }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while it was held cannot have left half a line: see `ChainedFile::append`.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forces to disk what was written since the last time, without keeping writers waiting.
@@ -269,9 +285,13 @@ impl Audit {
 impl Drop for Audit {
     /// Seals the segment. What cannot be written now is what recovery finds.
     fn drop(&mut self) {
-        let settings = self.settings.clone();
-        let mut state = self.state();
-        if let Err(fault) = state.drain_pending(&settings) {
+        if let Some(Syncer { alive, thread }) = self.syncer.take() {
+            drop(alive);
+            // It may be in the middle of a sync. If it panicked there is nothing of it left to wait for.
+            drop(thread.join());
+        }
+        let mut state = self.shared.state();
+        if let Err(fault) = state.drain_pending(&self.shared.settings) {
             tracing::error!(%fault, lost_lines = state.pending.len(), "closing lines of the audit log were lost");
             return;
         }
@@ -353,20 +373,128 @@ impl State {
     }
 }
 
-/// Starts the thread that syncs. It ends when the log is dropped.
-fn start_syncer(audit: Weak<Audit>, interval: Duration) -> Option<mpsc::Sender<()>> {
-    let (alive, ended) = mpsc::channel::<()>();
-    let run = move || {
-        while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-            let Some(audit) = audit.upgrade() else { return };
-            audit.sync_group();
+impl Syncer {
+    fn start(shared: Arc<Shared>, interval: Duration) -> Option<Self> {
+        let (alive, ended) = mpsc::channel::<()>();
+        let run = move || {
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                shared.sync_group();
+            }
+        };
+        match thread::Builder::new().name("audit-sync".into()).spawn(run) {
+            Ok(thread) => Some(Self { alive, thread }),
+            Err(fault) => {
+                tracing::error!(%fault, "no thread for the audit log; its lines reach the disk when the system likes");
+                None
+            }
         }
-    };
-    match thread::Builder::new().name("audit-sync".into()).spawn(run) {
-        Ok(_) => Some(alive),
-        Err(fault) => {
-            tracing::error!(%fault, "no thread for the audit log; its lines reach the disk when the system likes");
-            None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::verify;
+    use crate::model::Transport;
+
+    fn log(dir: &std::path::Path) -> Arc<Audit> {
+        let sync = Sync::Every(Duration::from_secs(60));
+        Audit::open_log(AuditSettings { dir: dir.join("audit"), sync, rotate_bytes: 1 << 20 }).unwrap()
+    }
+
+    fn open(audit: &Arc<Audit>) -> Result<Ticket, AuditError> {
+        let principal = Principal {
+            subject: "ana".into(),
+            owner: "ana".into(),
+            groups: Vec::new(),
+            transport: Transport::Cli,
+            client: String::new(),
+        };
+        let now = Timestamp::now();
+        audit.open(Opening { id: RequestId::fresh(), principal: &principal, operation: "doctor", now, trace: None })
+    }
+
+    fn close(audit: &Audit, ticket: Ticket) -> Result<(), AuditError> {
+        let outcome = Outcome::Ok;
+        let (now, elapsed) = (Timestamp::now(), Duration::ZERO);
+        audit.close(
+            ticket,
+            Closing { now, elapsed, context: None, decision: None, enforced: None, target: None, outcome },
+        )
+    }
+
+    fn fail_writes(audit: &Audit, times: u32) {
+        audit.shared.state().segment.as_mut().unwrap().file.fail_writes = times;
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_refused_and_leaves_no_trace() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = log(dir.path());
+        let ticket = open(&audit).unwrap();
+        fail_writes(&audit, 1);
+        assert!(matches!(open(&audit), Err(AuditError::Unavailable { .. })));
+        close(&audit, ticket).unwrap();
+        drop(audit);
+        let report = verify(&dir.path().join("audit")).unwrap();
+        assert!(report.is_sound(), "{report:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_closed_is_said_and_nothing_is_accepted_until_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = log(dir.path());
+        let (one, other) = (open(&audit).unwrap(), open(&audit).unwrap());
+        fail_writes(&audit, 3);
+        assert!(matches!(close(&audit, one), Err(AuditError::Unclosed { .. })));
+        drop(other);
+        assert_eq!(audit.shared.state().pending.len(), 2);
+        assert!(open(&audit).is_err());
+        let ticket = open(&audit).unwrap();
+        assert_eq!(audit.shared.state().pending.len(), 0);
+        close(&audit, ticket).unwrap();
+        drop(audit);
+        let report = verify(&dir.path().join("audit")).unwrap();
+        assert!(report.is_sound() && report.open == 0, "{report:?}");
+    }
+
+    #[test]
+    fn after_the_disk_refused_lines_go_to_another_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = log(dir.path());
+        let ticket = open(&audit).unwrap();
+        let first = audit.shared.state().previous.clone();
+        audit.shared.state().give_up = true;
+        close(&audit, ticket).unwrap();
+        assert_ne!(audit.shared.state().previous, first);
+        drop(audit);
+        let report = verify(&dir.path().join("audit")).unwrap();
+        assert!(report.is_sound() && report.segments == 2, "{report:?}");
+    }
+
+    #[test]
+    fn checkpoints_are_noted_once_there_are_enough_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = log(dir.path());
+        for _ in 0..=CHECKPOINT_LINES / 2 {
+            let ticket = open(&audit).unwrap();
+            close(&audit, ticket).unwrap();
         }
+        audit.shared.sync_group();
+        audit.shared.sync_group();
+        let entries = manifest::entries(&dir.path().join("audit")).unwrap();
+        let checkpoints: Vec<_> = entries.iter().filter(|entry| matches!(entry, Entry::Checkpoint(_))).collect();
+        assert_eq!(checkpoints.len(), 1, "{entries:?}");
+        assert!(verify(&dir.path().join("audit")).unwrap().is_sound());
+        // Cut while its process lives, at the end of a line.
+        let segment = dir.path().join("audit").join(audit.shared.state().segment.as_ref().unwrap().file.name());
+        let text = std::fs::read_to_string(&segment).unwrap();
+        let kept: String = text.split_inclusive('\n').take(5).collect();
+        std::fs::write(&segment, kept).unwrap();
+        let report = verify(&dir.path().join("audit")).unwrap();
+        assert!(
+            report.faults.iter().any(|fault| fault.what.contains("it has 5 lines and had 1003 once")),
+            "{report:?}"
+        );
     }
 }

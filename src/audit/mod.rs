@@ -80,11 +80,15 @@ pub enum AuditError {
 impl From<AuditError> for Failure {
     fn from(error: AuditError) -> Self {
         let (AuditError::Unavailable { dir, source } | AuditError::Unclosed { dir, source }) = &error;
-        let hint = match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space on the disk of",
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => "check owner and mode of",
-            io::ErrorKind::InvalidData => "run `pgsandbox audit verify`, keep the evidence, and move away",
-            _ => "see to",
+        let is = |kinds: &[io::ErrorKind]| kinds.contains(&source.kind());
+        let hint = if is(&[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded]) {
+            "free space on the disk of"
+        } else if is(&[io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem]) {
+            "check owner and mode of"
+        } else if is(&[io::ErrorKind::InvalidData]) {
+            "run `pgsandbox audit verify`, keep the evidence, and move away"
+        } else {
+            "see to"
         };
         let hint = format!("{hint} `{}`; nothing is accepted until the log can be written", dir.display());
         Self::new(Code::AuditUnavailable, error.to_string()).hint(hint)

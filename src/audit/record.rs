@@ -18,6 +18,8 @@ use crate::model::{
 
 /// The longest text of a record, in bytes: names are 63, policies' and callers' reasons a few sentences.
 pub(super) const TEXT_BYTES_MAX: usize = 512;
+/// The most text in one part of a record, in bytes. Three parts, escaped, stay well under what is read back.
+pub(super) const PART_BYTES_MAX: usize = 128 << 10;
 /// The most statements of one record; a migration file has tens.
 pub(super) const STATEMENTS_MAX: usize = 200;
 /// The most names in one list of a record.
@@ -170,19 +172,27 @@ fn operation_name(name: &str) -> Cow<'_, str> {
     if shaped && !name.is_empty() && name.len() <= 64 { Cow::Borrowed(name) } else { Cow::Borrowed("(malformed)") }
 }
 
-/// Keeps records small, and remembers whether anything was left out.
-#[derive(Default)]
+/// Keeps a part of a record small, and remembers whether anything was left out.
 struct Bounds {
     cut: bool,
+    bytes_left: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { cut: false, bytes_left: PART_BYTES_MAX }
+    }
 }
 
 impl Bounds {
     fn text<'a>(&mut self, text: &'a str) -> Cow<'a, str> {
-        if text.len() <= TEXT_BYTES_MAX {
+        let room = TEXT_BYTES_MAX.min(self.bytes_left);
+        self.bytes_left -= text.len().min(room);
+        if text.len() <= room {
             return Cow::Borrowed(text);
         }
         self.cut = true;
-        let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+        let end = text.floor_char_boundary(room);
         Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default()))
     }
 

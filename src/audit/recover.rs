@@ -111,3 +111,40 @@ fn has_successor(dir: &Path, name: &str) -> io::Result<bool> {
     }
     Ok(false)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::segment::Segment;
+    use crate::audit::{file, verify};
+
+    #[test]
+    fn what_an_unsealed_segment_handed_on_is_its_successors_to_close() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("audit");
+        file::private_dir(&dir).unwrap();
+        let id = RequestId::fresh();
+        let mut first = Segment::begin(&dir, None, &BTreeSet::new()).unwrap();
+        first.file.append(&format!("{{\"kind\":\"open\",\"id\":\"{id}\"}}")).unwrap();
+        let second = Segment::begin(&dir, Some(&first.file.name()), &BTreeSet::from([id])).unwrap();
+        drop((first, second));
+        let recovery = recover(&dir).unwrap();
+        assert_eq!((recovery.abandoned, recovery.sealed.len()), (vec![id], 2));
+        let report = verify(&dir).unwrap();
+        assert!(report.is_sound(), "{report:?}");
+    }
+
+    #[test]
+    fn a_dead_segment_that_was_longer_once_is_not_sealed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("audit");
+        file::private_dir(&dir).unwrap();
+        let segment = Segment::begin(&dir, None, &BTreeSet::new()).unwrap();
+        let mut longer = segment.length();
+        longer.lines += 1;
+        manifest::add(&dir, &Entry::Checkpoint(longer), || Ok(())).unwrap();
+        drop(segment);
+        let recovery = recover(&dir).unwrap();
+        assert!(recovery.sealed.is_empty() && recovery.faults[0].1.contains("had 2 lines once"), "{recovery:?}");
+    }
+}

@@ -263,7 +263,7 @@ fn read_segment(dir: &Path, name: &str, listed: &Listed, report: &mut VerifyRepo
         }
         return writer;
     }
-    if held {
+    if held || sealed_since(dir, name, end.link) {
         return Writer::Alive;
     }
     report.fault(name, None, "its process ended without sealing it; the next start of the program does so");
@@ -271,6 +271,15 @@ fn read_segment(dir: &Path, name: &str, listed: &Listed, report: &mut VerifyRepo
         report.fault(name, Some(end.link.lines + 1), "it ends in the middle of a line");
     }
     writer
+}
+
+/// Returns whether the segment was sealed after the manifest was read, as it was read.
+fn sealed_since(dir: &Path, name: &str, link: Link) -> bool {
+    let seals = |entry: &Entry| match entry {
+        Entry::Seal(length) => length.segment == name && length.lines == link.lines && length.ends_with(link.hash),
+        Entry::Add { .. } | Entry::Checkpoint(_) => false,
+    };
+    manifest::entries(dir).is_ok_and(|entries| entries.iter().any(seals))
 }
 
 struct End {
@@ -312,5 +321,33 @@ fn read_lines(path: &Path, name: &str, report: &mut VerifyReport, mut each: impl
                 return Ok(end);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::file;
+    use crate::audit::segment::Segment;
+
+    /// The hashes need no key: who rewrites a whole segment can make them anew. The manifest knows the old ones.
+    #[test]
+    fn a_segment_that_was_forged_whole_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("audit");
+        file::private_dir(&dir).unwrap();
+        let segment = Segment::begin(&dir, None, &BTreeSet::new()).unwrap();
+        segment.seal().unwrap();
+        let name = segment.file.name();
+        drop(segment);
+        let path = dir.join(&name);
+        let (_, forged) = Link::start(&name).line("{\"kind\":\"segment\",\"format\":1}");
+        fs::write(&path, forged).unwrap();
+        let report = verify(&dir).unwrap();
+        assert_eq!(report.faults.len(), 1, "{report:?}");
+        assert_eq!(
+            report.faults[0].to_string(),
+            format!("`{name}` line 1: it is not the line that the manifest knows")
+        );
     }
 }

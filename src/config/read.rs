@@ -101,7 +101,8 @@ impl<'a> Reader<'a> {
     pub(super) fn word(&self, name: &str) -> Option<Found<&'static str>> {
         let words = match self.key(name).map(|key| key.kind) {
             Some(Kind::Word(words)) => words,
-            _ => &[],
+            None | Some(Kind::Text | Kind::Secret | Kind::Flag | Kind::Number { .. } | Kind::Version) => &[],
+            Some(Kind::Texts | Kind::Object | Kind::Map | Kind::Objects | Kind::Unavailable) => &[],
         };
         let expected = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ");
         self.take(name, &expected, |node| {
@@ -113,9 +114,9 @@ impl<'a> Reader<'a> {
     pub(super) fn texts(&self, name: &str) -> Option<Found<Vec<String>>> {
         self.take(name, "a list of texts", |node| {
             let Node::List(items) = node else { return None };
-            let text = |item: &Node| match item {
-                Node::Text(text) if text.len() <= TEXT_BYTES_MAX => Some(text.clone()),
-                _ => None,
+            let text = |item: &Node| {
+                let Node::Text(text) = item else { return None };
+                (text.len() <= TEXT_BYTES_MAX).then(|| text.clone())
             };
             (items.len() <= LIST_MAX).then(|| items.iter().map(text).collect::<Option<Vec<_>>>()).flatten()
         })
@@ -124,28 +125,22 @@ impl<'a> Reader<'a> {
     pub(super) fn map(&self, name: &str) -> Option<Found<Vec<(String, String)>>> {
         self.take(name, "an object of texts", |node| {
             let Node::Object(entries) = node else { return None };
-            let pair = |(key, value): &(String, Node)| match value {
-                Node::Text(text) => Some((key.clone(), text.clone())),
-                _ => None,
+            let pair = |(key, value): &(String, Node)| {
+                let Node::Text(text) = value else { return None };
+                Some((key.clone(), text.clone()))
             };
             entries.iter().map(pair).collect()
         })
     }
 
     pub(super) fn object(&self, name: &str) -> Option<Reader<'a>> {
-        let entries = self.take(name, "an object", |node| match node {
-            Node::Object(_) => Some(()),
-            _ => None,
-        })?;
+        let entries = self.take(name, "an object", |node| matches!(node, Node::Object(_)).then_some(()))?;
         let Some((_, Node::Object(inner))) = self.entry(name) else { return None };
         Some(Reader::new(inner, entries.place, join(&self.path, name), self.faults))
     }
 
     pub(super) fn objects(&self, name: &str) -> Option<Vec<Reader<'a>>> {
-        let found = self.take(name, "a list of objects", |node| match node {
-            Node::List(_) => Some(()),
-            _ => None,
-        })?;
+        let found = self.take(name, "a list of objects", |node| matches!(node, Node::List(_)).then_some(()))?;
         let Some((_, Node::List(items))) = self.entry(name) else { return None };
         if items.len() > LIST_MAX {
             self.faults.add(&found.place, format!("has more than {LIST_MAX} items"));
@@ -155,10 +150,11 @@ impl<'a> Reader<'a> {
         let mut readers = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let place = format!("{}[{index}]", found.place);
-            match item {
-                Node::Object(inner) => readers.push(Reader::new(inner, place, path.clone(), self.faults)),
-                other => self.faults.add(place, format!("is {}; expected an object", other.kind())),
-            }
+            let Node::Object(inner) = item else {
+                self.faults.add(place, format!("is {}; expected an object", item.kind()));
+                continue;
+            };
+            readers.push(Reader::new(inner, place, path.clone(), self.faults));
         }
         Some(readers)
     }

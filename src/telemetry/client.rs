@@ -22,6 +22,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
+use super::export::Counts;
+
 /// The largest answer that is read; a collector says a few bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
@@ -30,11 +32,12 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 pub(super) struct RuntimeClient {
     runtime: Handle,
     timeout: Duration,
+    counts: Arc<Counts>,
 }
 
 impl RuntimeClient {
-    pub(super) fn new(runtime: Handle, timeout: Duration) -> Self {
-        Self { runtime, timeout }
+    pub(super) fn new(runtime: Handle, timeout: Duration, counts: Arc<Counts>) -> Self {
+        Self { runtime, timeout, counts }
     }
 }
 
@@ -44,7 +47,11 @@ impl HttpClient for RuntimeClient {
         let timeout = self.timeout;
         let exchange = async move { tokio::time::timeout(timeout, exchange(request)).await };
         match self.runtime.spawn(exchange).await {
-            Ok(Ok(answer)) => answer,
+            Ok(Ok(answer)) => answer.inspect(|answer| {
+                if answer.status().is_success() {
+                    self.counts.refused(refused_spans(answer.body()));
+                }
+            }),
             Ok(Err(_)) => Err("the collector did not answer in time".into()),
             Err(_) => Err("the program is ending".into()),
         }
@@ -88,6 +95,33 @@ async fn talk(
     Ok(Response::from_parts(parts, body))
 }
 
+/// Returns how many spans of a request a collector says it refused while taking the others; none if the answer is
+/// nothing that can be read.
+///
+/// The answer is an `ExportTraceServiceResponse` of <https://github.com/open-telemetry/opentelemetry-proto>, in which
+/// field 1 is a message whose field 1 is the number, as a varint. The exporter reads it too, and tells nobody.
+fn refused_spans(answer: &[u8]) -> u64 {
+    let inner = || {
+        let (tag, rest) = varint(answer)?;
+        let (length, rest) = varint(rest)?;
+        let partial = rest.get(..usize::try_from(length).ok()?)?;
+        let (inner_tag, partial) = varint(partial)?;
+        let (refused, _) = varint(partial)?;
+        (tag == FIELD_1_MESSAGE && inner_tag == FIELD_1_VARINT).then_some(refused)
+    };
+    inner().unwrap_or(0)
+}
+
+const FIELD_1_MESSAGE: u64 = 1 << 3 | 2;
+const FIELD_1_VARINT: u64 = 1 << 3;
+
+/// Reads a number of seven bits a byte, and returns what follows it.
+fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let end = bytes.iter().take(10).position(|byte| byte & 0x80 == 0)? + 1;
+    let (digits, rest) = bytes.split_at_checked(end)?;
+    Some((digits.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f)), rest))
+}
+
 /// Returns where a request goes, and whether by TLS.
 fn target(uri: &Uri) -> Result<(Authority, bool), HttpError> {
     let authority = uri.authority().cloned().ok_or("the collector's URL names no host")?;
@@ -119,6 +153,21 @@ pub fn endpoint_fault(endpoint: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refused_spans_are_read_from_an_answer_and_from_nothing_else() {
+        use opentelemetry_proto::tonic::collector::trace::v1::{ExportTracePartialSuccess, ExportTraceServiceResponse};
+        use prost::Message;
+        for rejected_spans in [0, 1, 127, 128, 1 << 40] {
+            let partial = ExportTracePartialSuccess { rejected_spans, error_message: "why".into() };
+            let answer = ExportTraceServiceResponse { partial_success: Some(partial) }.encode_to_vec();
+            assert_eq!(refused_spans(&answer), u64::try_from(rejected_spans).unwrap());
+        }
+        for nonsense in [&b""[..], b"\x0a", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"<html>", b"\x0a\x02\x08"]
+        {
+            assert_eq!(refused_spans(nonsense), 0);
+        }
+    }
 
     #[test]
     fn endpoints_are_checked() {

@@ -51,6 +51,11 @@ impl Counts {
         self.lost.fetch_add(waiting, Ordering::Relaxed) + waiting
     }
 
+    /// Counts spans that the collector refused while it took the others of the same batch: not more than a batch.
+    pub(super) fn refused(&self, spans: u64) {
+        self.lost.fetch_add(spans.min(BATCH_SPANS_MAX as u64), Ordering::Relaxed);
+    }
+
     /// Takes a place in the queue if there is one.
     fn enter(&self, places: u64) -> bool {
         let free = |waiting| (waiting < places).then_some(waiting + 1);
@@ -83,7 +88,7 @@ pub(super) fn provider(
         settings.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
     let exporter = OtlpExporter::builder()
         .with_http()
-        .with_http_client(RuntimeClient::new(runtime.clone(), settings.timeout))
+        .with_http_client(RuntimeClient::new(runtime.clone(), settings.timeout, Arc::clone(&counts)))
         .with_endpoint(format!("{}{TRACES_PATH}", settings.endpoint.trim_end_matches('/')))
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(settings.timeout)

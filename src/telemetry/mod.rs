@@ -22,6 +22,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Dispatch, Metadata};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, fmt};
 
 pub use client::endpoint_fault;
@@ -100,10 +101,8 @@ impl Telemetry {
     /// Fails if the settings cannot be used.
     pub fn build(settings: &TelemetrySettings, runtime: &Handle) -> Result<(Self, Dispatch), TelemetryError> {
         let directives = settings.log_filter.as_deref().unwrap_or(LOG_FILTER_DEFAULT);
-        let filter = EnvFilter::try_new(directives).map_err(|_| TelemetryError::Filter(FILTER_FAULT.to_owned()))?;
         let log = StderrLog::start();
-        let lines =
-            fmt::layer().with_writer(log.writer()).with_ansi(false).with_filter(filter.and(filter_fn(may_be_logged)));
+        let lines = lines_layer(directives, log.writer())?;
         let counts = Arc::new(Counts::default());
         let provider = match &settings.export {
             Some(export) => Some(export::provider(export, runtime, Arc::clone(&counts))?),
@@ -157,6 +156,17 @@ impl Telemetry {
 const LOG_FLUSH_MIN: Duration = Duration::from_millis(100);
 const FILTER_FAULT: &str = "is not a log filter; write a level, or directives like `info,pgsandbox::policy=debug`";
 
+/// Builds what writes the log's lines.
+fn lines_layer<S, W>(directives: &str, writer: W) -> Result<impl Layer<S>, TelemetryError>
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    W: for<'a> fmt::MakeWriter<'a> + Send + Sync + 'static,
+{
+    let filter = EnvFilter::try_new(directives).map_err(|_| TelemetryError::Filter(FILTER_FAULT.to_owned()))?;
+    let filter = filter.and(filter_fn(may_be_logged));
+    Ok(fmt::layer().with_writer(writer).with_ansi(false).with_filter(filter))
+}
+
 /// Says what is wrong with a log filter, if anything.
 pub fn filter_fault(directives: &str) -> Option<String> {
     EnvFilter::try_new(directives).is_err().then(|| FILTER_FAULT.to_owned())
@@ -189,6 +199,9 @@ fn is_within(target: &str, of: &str) -> bool {
 
 /// A count that is shown and never reset.
 type Counter = AtomicU64;
+
+#[cfg(test)]
+mod collector_tests;
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,8 @@
 //! The one integration-test binary.
 
+#[cfg(test)]
+mod audit;
+#[cfg(test)]
 mod config;
 mod engine;
 mod harness;
