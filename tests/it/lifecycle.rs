@@ -10,8 +10,8 @@ use pgsandbox::model::{
     Code, CredentialAccess, Failure, Limit, Origin, PlanId, RequestId, SandboxId, SandboxNames, Scope, Silent,
 };
 use pgsandbox::sandbox::{
-    CleanupFilter, Core, CreateRequest, Idempotency, ListFilter, Parts, Profile, ProfileSettings, Sandbox, Selector,
-    State, UpkeepAudit,
+    CleanupFilter, Core, CreateRequest, Idempotency, ListFilter, Orphans, Parts, Profile, ProfileSettings, Sandbox,
+    Selector, State, UpkeepAudit,
 };
 use pgsandbox::secret::{KeyRing, KeySource, Sealed};
 use pgsandbox::store::{QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Store, StoreError};
@@ -682,6 +682,49 @@ async fn profiles_with_one_server_and_other_prefixes_do_not_see_each_other() {
     let theirs = ListFilter { profile: Some("other".to_owned()), ..ListFilter::default() };
     assert!(core.list(&theirs).await.unwrap().databases.is_empty());
     assert_eq!(core.usage("other", "system:recovery", None).await.unwrap().0.live, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefix_that_begins_with_anothers_leaves_its_sandboxes_alone() {
+    let ground = ground();
+    let longer = Setup { settings: ProfileSettings { prefix: "toy_b".to_owned(), ..settings() }, ..Setup::default() };
+    let profiles = vec![ground.profile("local", Setup::default()), ground.profile("longer", longer)];
+    let core = Core::new(Parts { profiles, default_profile: "local".to_owned(), keys: ground.keys().await }).unwrap();
+    let theirs = CreateRequest { profile: "longer".to_owned(), ..request() };
+    create_as(&core, SystemReason::Pool, theirs).await.unwrap();
+    ground.all_expire().await;
+    upkeep(&core).await.unwrap();
+    ground.check_settled(1, "upkeep of the shorter prefix").await;
+    assert_eq!(core.orphans("local").await.unwrap(), Orphans::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_longer_matters_is_forgotten() {
+    let ground = ground();
+    let core = ground.core().await;
+    let gone = create_as(&core, SystemReason::Pool, keyed("k", 1)).await.unwrap().sandbox;
+    create_as(&core, SystemReason::Pool, keyed("l", 1)).await.unwrap();
+    core.delete(&any_permit(), gone.id, Some(WAIT)).await.unwrap();
+    ground
+        .sql(
+            "update pgsandbox.sandboxes set ended_at = now() - interval '29 days' where ended_at is not null;
+             insert into pgsandbox.servers (host, pid, heartbeat_at) values ('gone', 1, now() - interval '2 days')",
+        )
+        .await;
+    upkeep(&core).await.unwrap();
+    let rows = "select count(*) from pgsandbox.sandboxes";
+    let keys = "select count(*) from pgsandbox.idempotency";
+    assert_eq!((ground.count(rows).await, ground.count(keys).await), (2, 2));
+    assert_eq!(ground.count("select count(*) from pgsandbox.journal").await, 0, "both plans are done");
+    assert_eq!(ground.count("select count(*) from pgsandbox.servers").await, 1, "we are still there");
+    ground
+        .sql(
+            "update pgsandbox.sandboxes set ended_at = now() - interval '31 days' where ended_at is not null;
+             update pgsandbox.idempotency set expires_at = now()",
+        )
+        .await;
+    upkeep(&core).await.unwrap();
+    assert_eq!((ground.count(rows).await, ground.count(keys).await), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
