@@ -57,11 +57,11 @@ impl SessionLease {
 #[async_trait]
 impl Reusable for SandboxSession {
     fn is_usable(&self) -> bool {
-        false
+        Self::is_usable(self)
     }
 
     async fn reset(&mut self) -> bool {
-        false
+        Self::reset(self).await.is_ok()
     }
 }
 

@@ -12,3 +12,6 @@
 mod lifecycle;
 mod plans;
 mod toy_engine;
+
+#[cfg(test)]
+mod wire;

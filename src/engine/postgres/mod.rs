@@ -1,7 +1,9 @@
 //! The Postgres engine: managed cluster, admin and sandbox sessions, plan steps, isolation.
 
 mod endpoint;
+pub(crate) mod net;
 mod wire;
 
 pub use endpoint::{Endpoint, Host, StartupOptions};
-pub use wire::SandboxSession;
+pub use net::NetError;
+pub use wire::*;

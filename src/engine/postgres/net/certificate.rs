@@ -1,0 +1,216 @@
+//! Which server certificates are trusted, and what a session can be bound to.
+//!
+//! `require` without a CA file accepts any certificate, as it does everywhere: it stops who only listens. With a
+//! CA file it is `verify-ca`. `verify-ca` without a file of its own falls back on the public authorities, which sign
+//! for anyone, so the name is checked then as well.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::ParsedCertificate;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use sha2::{Digest, Sha256, Sha384, Sha512};
+
+use super::NetError;
+use crate::model::TlsMode;
+
+/// The largest file of trusted certificates, in bytes: the list of all public authorities has a tenth of it.
+const CA_FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// How much of a certificate is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// Nothing but that the server holds its key.
+    Any,
+    /// That a trusted authority signed it.
+    Authority,
+    /// That, and that it is for the host.
+    AuthorityAndName,
+}
+
+/// Builds the TLS settings for `mode` with the certificates of `ca_file`, or the built-in ones.
+pub(super) async fn client_config(mode: TlsMode, ca_file: Option<&Path>) -> Result<ClientConfig, NetError> {
+    let trust = match (mode, ca_file) {
+        (TlsMode::Disable | TlsMode::Prefer | TlsMode::Require, None) | (TlsMode::Disable | TlsMode::Prefer, _) => {
+            Trust::Any
+        }
+        (TlsMode::Require | TlsMode::VerifyCa, Some(_)) => Trust::Authority,
+        (TlsMode::VerifyCa, None) | (TlsMode::VerifyFull, _) => Trust::AuthorityAndName,
+    };
+    let tls = |e: Error| NetError::Tls(e.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> = match trust {
+        Trust::Any => Arc::new(Lenient { roots: None, provider: Arc::clone(&provider) }),
+        Trust::Authority => {
+            let roots = roots(ca_file).await?;
+            Arc::new(Lenient { roots: Some(roots), provider: Arc::clone(&provider) })
+        }
+        Trust::AuthorityAndName => {
+            let roots = Arc::new(roots(ca_file).await?);
+            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
+                .build()
+                .map_err(|e| NetError::Tls(e.to_string()))?
+        }
+    };
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(tls)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth())
+}
+
+async fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, NetError> {
+    let Some(path) = ca_file else {
+        return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+    };
+    let fault = |detail: String| NetError::CaFile { path: path.to_owned(), detail };
+    let bytes = tokio::fs::metadata(path).await.map_err(|e| fault(e.to_string()))?.len();
+    if bytes > CA_FILE_BYTES_MAX {
+        return Err(fault(format!("it has {bytes} bytes, at most {CA_FILE_BYTES_MAX} are read")));
+    }
+    let pem = tokio::fs::read(path).await.map_err(|e| fault(e.to_string()))?;
+    let mut store = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|e| fault(e.to_string()))?;
+        store.add(certificate).map_err(|e| fault(e.to_string()))?;
+    }
+    if store.is_empty() {
+        return Err(fault("there is no certificate in it".into()));
+    }
+    Ok(store)
+}
+
+/// A check that leaves out the name, and without roots the authority too. The handshake's signature is always checked.
+#[derive(Debug)]
+struct Lenient {
+    roots: Option<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if let Some(roots) = &self.roots {
+            let certificate = ParsedCertificate::try_from(end_entity)?;
+            let algorithms = self.provider.signature_verification_algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Signature algorithms of certificates by the contents of their object identifiers, and the hash of RFC 5929 § 4.1:
+/// the signature's own, SHA-256 in place of MD5 and SHA-1. Others, Ed25519 and RSA-PSS among them, have none.
+const HASHES: [(&[u8], Hash); 9] = [
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x04], Hash::Sha256), // md5WithRSA
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x05], Hash::Sha256), // sha1WithRSA
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b], Hash::Sha256), // sha256WithRSA
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c], Hash::Sha384), // sha384WithRSA
+    (&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0d], Hash::Sha512), // sha512WithRSA
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x01], Hash::Sha256),             // ecdsa-with-SHA1
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02], Hash::Sha256),       // ecdsa-with-SHA256
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03], Hash::Sha384),       // ecdsa-with-SHA384
+    (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04], Hash::Sha512),       // ecdsa-with-SHA512
+];
+
+#[derive(Clone, Copy)]
+enum Hash {
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+/// Returns what `tls-server-end-point` binds a session to, `None` where the signature algorithm defines nothing.
+pub(super) fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
+    // Certificate ::= SEQUENCE { tbsCertificate SEQUENCE, signatureAlgorithm SEQUENCE { algorithm OID, … }, … }
+    let (outer, _) = der_element(certificate, 0x30)?;
+    let (_, after_tbs) = der_element(outer, 0x30)?;
+    let (algorithm, _) = der_element(after_tbs, 0x30)?;
+    let (oid, _) = der_element(algorithm, 0x06)?;
+    let (_, hash) = HASHES.iter().find(|(known, _)| *known == oid)?;
+    Some(match hash {
+        Hash::Sha256 => Sha256::digest(certificate).to_vec(),
+        Hash::Sha384 => Sha384::digest(certificate).to_vec(),
+        Hash::Sha512 => Sha512::digest(certificate).to_vec(),
+    })
+}
+
+/// Splits the DER element with `tag` off the front of `bytes`: its contents, and what follows.
+fn der_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+    let (&found, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = if first < 0x80 {
+        (usize::from(first), rest)
+    } else {
+        let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+        if digits.is_empty() || digits.len() > 4 {
+            return None;
+        }
+        (digits.iter().fold(0usize, |n, &d| n << 8 | usize::from(d)), rest)
+    };
+    (found == tag).then(|| rest.split_at_checked(length))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_hashed_as_its_signature_says() {
+        // A certificate in shape only: empty body, sha384WithRSA, empty signature.
+        let oid = [0x06, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0c];
+        let mut der = vec![0x30, 0x81, 17, 0x30, 0, 0x30, 11];
+        der.extend(oid);
+        assert_eq!(end_point_hash(&der), None, "cut off");
+        der.extend([0x03, 0]);
+        assert_eq!(end_point_hash(&der), Some(Sha384::digest(&der).to_vec()));
+    }
+
+    #[test]
+    fn ed25519_binds_nothing() {
+        assert_eq!(end_point_hash(&[0x30, 9, 0x30, 0, 0x30, 5, 0x06, 3, 0x2b, 0x65, 0x70]), None);
+    }
+
+    #[tokio::test]
+    async fn a_ca_file_without_certificates_is_a_fault() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let found = client_config(TlsMode::VerifyFull, Some(file.path())).await.map(|_| ());
+        assert!(matches!(found, Err(NetError::CaFile { .. })), "{found:?}");
+        let found = client_config(TlsMode::Require, Some(Path::new("/nowhere/ca.pem"))).await.map(|_| ());
+        assert!(matches!(found, Err(NetError::CaFile { .. })), "{found:?}");
+    }
+}
