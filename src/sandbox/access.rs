@@ -57,11 +57,11 @@ impl SessionLease {
 #[async_trait]
 impl Reusable for SandboxSession {
     fn is_usable(&self) -> bool {
-        false
+        Self::is_usable(self)
     }
 
     async fn reset(&mut self) -> bool {
-        false
+        Self::reset(self).await.is_ok()
     }
 }
 
@@ -73,7 +73,7 @@ impl Core {
     /// `invalid_ttl`, `database_not_found` or `sandbox_not_ready`.
     pub async fn extend<T>(&self, permit: &Permit<T>, id: SandboxId, ttl_minutes: u64) -> Result<Sandbox, Failure> {
         require(permit, Impact::Writes, Some(id))?;
-        let (profile, sandbox) = self.locate(id).await?;
+        let (profile, sandbox) = self.locate(permit, id).await?;
         let limit = ttl_limit(profile.settings(), &permit.grant().obligations);
         if ttl_minutes == 0 {
             return Err(Failure::new(Code::InvalidTtl, "a ttl of 0 minutes is none")
@@ -108,7 +108,7 @@ impl Core {
         access: CredentialAccess,
     ) -> Result<SessionLease, Failure> {
         require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Writes, Some(id)))?;
-        let (profile, sandbox) = self.locate(id).await?;
+        let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         if access == CredentialAccess::Owner {
             refuse_if_read_only(permit)?;
@@ -140,7 +140,7 @@ impl Core {
         if access == CredentialAccess::Owner {
             refuse_if_read_only(permit)?;
         }
-        let (profile, sandbox) = self.locate(id).await?;
+        let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         let spec = self.spec(&profile, &sandbox).await?;
         let info = profile.engine.connection(&spec, access);
@@ -166,7 +166,7 @@ impl Core {
     /// `sandbox_expired`, `sandbox_not_ready`, or the server cannot be reached.
     pub async fn verify<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<Vec<Check>, Failure> {
         require(permit, Impact::Reads, Some(id))?;
-        let (profile, sandbox) = self.locate(id).await?;
+        let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         let spec = self.spec(&profile, &sandbox).await?;
         profile.engine.verify(&spec).await.map_err(engine_failure)
@@ -193,7 +193,7 @@ impl Core {
     ) -> Result<Vec<(String, String)>, Failure> {
         // Who just made it may look as well.
         require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Creates, None))?;
-        let (profile, sandbox) = self.locate(id).await?;
+        let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         let spec = self.spec(&profile, &sandbox).await?;
         profile.engine.installed_extensions(&spec).await.map_err(engine_failure)

@@ -200,10 +200,15 @@ impl Core {
         self.0.running.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
-    /// Finds a sandbox by id in every profile, opening them as needed.
-    pub(super) async fn locate(&self, id: SandboxId) -> Result<(Arc<Profile>, Sandbox), Failure> {
+    /// Finds a sandbox by id: in the profile that the permit names, or else in every one, opening them as needed.
+    pub(super) async fn locate<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+    ) -> Result<(Arc<Profile>, Sandbox), Failure> {
+        let granted = permit.grant().profile.as_deref();
         let mut unreachable = None;
-        for profile in &self.0.profiles {
+        for profile in self.0.profiles.iter().filter(|profile| granted.is_none_or(|name| name == profile.name())) {
             let found = match self.open(profile).await {
                 Ok(()) => profile.store.find(&Find::Id(id)).await.map_err(Failure::from),
                 Err(failure) => Err(failure),

@@ -95,7 +95,7 @@ impl Core {
         wait: Option<Duration>,
     ) -> Result<Deleted, Failure> {
         require(permit, Impact::Destroys, Some(id))?;
-        let (profile, sandbox) = self.locate(id).await?;
+        let (profile, sandbox) = self.locate(permit, id).await?;
         let started = Instant::now();
         let (barred_sender, barred) = oneshot::channel();
         let core = self.clone();

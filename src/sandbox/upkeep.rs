@@ -255,10 +255,8 @@ impl Core {
         self.open(&profile).await?;
         let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(engine_failure)?;
         let names: Vec<String> = found.iter().map(|found| found.name.clone()).collect();
-        let mut tracked = BTreeSet::new();
-        for sandbox in profile.store.bearing(&names).await? {
-            tracked.extend([sandbox.names.database, sandbox.names.owner_role, sandbox.names.readonly_role]);
-        }
+        // Of any profile: a prefix may begin with another's.
+        let tracked = profile.store.tracked(&names).await?;
         let there: BTreeSet<&String> = names.iter().collect();
         let mut missing = Vec::new();
         let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };

@@ -1,5 +1,7 @@
 //! Rows of sandboxes: reserved under quotas, found, listed, extended, measured.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest, Sha256};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{GenericClient, Transaction};
@@ -509,6 +511,24 @@ impl Store {
             .await
             .map_err(self.typed("look up names"))?;
         rows.iter().map(|row| record::sandbox(&self.profile, row)).collect()
+    }
+
+    /// Returns those of `names` that a sandbox of any profile bears: database or role.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn tracked(&self, names: &[String]) -> Result<BTreeSet<String>, StoreError> {
+        let rows = self
+            .session("tracked")
+            .await?
+            .query(
+                "select n from unnest($1::text[]) n where exists (select from pgsandbox.sandboxes b
+                 where b.database_name = n or b.owner_role = n or b.readonly_role = n)",
+                &[&names],
+            )
+            .await
+            .map_err(self.typed("look up names"))?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }
 

@@ -14,6 +14,8 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) const LEASE_SECONDS: i32 = 60;
 /// The first half of the lock's key: `PGSB`.
 pub(super) const PRESENCE_CLASS: i32 = 0x5047_5342;
+/// How long the row of a removed sandbox is kept: what is left of it by then was not left by this program.
+const ENDED_KEPT_DAYS: i32 = 30;
 /// Servers that held nothing and were silent this long are forgotten.
 const FORGOTTEN_AFTER_HOURS: i32 = 24;
 
@@ -118,7 +120,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets servers, plans and keys that no longer matter.
+    /// Forgets what no longer matters: old keys, rows of long removed sandboxes, dead servers, lines of ended plans.
     ///
     /// # Errors
     /// Fails if the metadata cannot be written.
@@ -131,6 +133,14 @@ impl Store {
                 "delete from pgsandbox.servers s where s.heartbeat_at < now() - make_interval(hours => $1)
                  and not exists (select from pgsandbox.plans p where p.holder = s.number and p.state in ('running', 'undoing'))",
                 &[&FORGOTTEN_AFTER_HOURS],
+            )
+            .await
+            .map_err(&typed)?;
+        session
+            .execute(
+                "delete from pgsandbox.sandboxes where state in ('deleted', 'failed')
+                 and ended_at < now() - make_interval(days => $1)",
+                &[&ENDED_KEPT_DAYS],
             )
             .await
             .map_err(&typed)?;

@@ -1,4 +1,17 @@
 //! The one integration-test binary.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::wildcard_enum_match_arm,
+    unreachable_pub,
+    reason = "a test's helpers fail loudly, and everything here is a test"
+)]
+
+mod lifecycle;
+mod plans;
+mod toy_engine;
 
 #[cfg(test)]
 mod audit;

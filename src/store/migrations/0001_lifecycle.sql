@@ -32,8 +32,9 @@ create table pgsandbox.sandboxes (
     failure         text,
     bytes           bigint,
     measured_at     timestamptz,
-    created_at      timestamptz not null,
-    expires_at      timestamptz not null,
+    -- Whole milliseconds, as the program keeps them: a page begins exactly after the row where the last one ended.
+    created_at      timestamptz(3) not null,
+    expires_at      timestamptz(3) not null,
     ended_at        timestamptz
 );
 
