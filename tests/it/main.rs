@@ -9,16 +9,17 @@
     reason = "a test's helpers fail loudly, and everything here is a test"
 )]
 
-mod lifecycle;
-mod plans;
-mod toy_engine;
-
-#[cfg(test)]
 mod audit;
-#[cfg(test)]
 mod config;
 mod engine;
 mod harness;
+mod layers;
+mod lifecycle;
+mod plans;
 mod policies;
+mod program;
+mod scenarios;
 mod sql;
+mod surface;
+mod toy_engine;
 mod wire;
