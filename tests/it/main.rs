@@ -1,11 +1,8 @@
 //! The one integration-test binary.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test says what it expects by failing"
-)]
 
+#[cfg(test)]
 mod engine;
+#[cfg(test)]
 mod harness;
+#[cfg(test)]
+mod wire;

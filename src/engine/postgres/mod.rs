@@ -28,4 +28,4 @@ pub use net::NetError;
 pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};
 pub use startup::{APPLICATION_NAME, Purpose, as_options_text, options};
 pub use url::{Credentials, PostgresUrl, UrlError, UrlOrigin};
-pub use wire::SandboxSession;
+pub use wire::*;
