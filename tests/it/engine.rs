@@ -12,8 +12,10 @@ use tokio_postgres::Client;
 
 use crate::harness::{self, Cluster, clusters};
 
+mod checks;
 mod doors;
 mod managed;
+mod settings;
 
 const PREFIX: &str = "pgsbt";
 
