@@ -12,8 +12,10 @@ use tokio_postgres::Client;
 
 use crate::harness::{self, Cluster, clusters};
 
+mod checks;
 mod doors;
 mod managed;
+mod settings;
 
 const PREFIX: &str = "pgsbt";
 
@@ -230,6 +232,12 @@ async fn prepared_transactions_templates_and_slots_do_not_hold_a_database() {
         let owner = bench.owner(&spec).await;
         let names = &spec.names;
         let short = spec.id.short();
+        // before the prepared transaction, which it would wait for
+        if bench.superuser {
+            let admin = bench.cluster.superuser(&names.database).await;
+            let slot = format!("SELECT pg_create_logical_replication_slot('s{short}', 'pgoutput')");
+            admin.batch_execute(&slot).await.unwrap();
+        }
         owner
             .batch_execute(&format!(
                 "CREATE TABLE t (a int); BEGIN; INSERT INTO t VALUES (1); ALTER ROLE {} SET work_mem = '8MB'; \
@@ -240,11 +248,6 @@ async fn prepared_transactions_templates_and_slots_do_not_hold_a_database() {
             .unwrap();
         owner.batch_execute(&format!("ALTER DATABASE {} IS_TEMPLATE true", names.database)).await.unwrap();
         owner.batch_execute(&format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", names.database)).await.unwrap_err();
-        if bench.superuser {
-            let admin = bench.cluster.superuser(&names.database).await;
-            let slot = format!("SELECT pg_create_logical_replication_slot('s{short}', 'pgoutput')");
-            admin.batch_execute(&slot).await.unwrap();
-        }
         bench.delete(&spec).await;
         bench.nothing_is_left(&spec).await;
     }
@@ -269,12 +272,14 @@ async fn what_roles_own_in_other_databases_goes_without_giving_it_to_the_powerfu
         let visitor = bench.cluster.connect(&guest.names.owner_role, password, &host.names.database).await.unwrap();
         visitor.batch_execute("CREATE TABLE public.left_behind (a int); CREATE SCHEMA mine").await.unwrap();
         drop(visitor);
-        let home = if bench.superuser { "postgres" } else { harness::LIMITED };
+        let (home, user) =
+            if bench.superuser { ("postgres", harness::SUPERUSER) } else { (harness::LIMITED, harness::LIMITED) };
         let admin = bench.cluster.superuser(home).await;
         let role = &guest.names.owner_role;
         admin
             .batch_execute(&format!(
-                "GRANT CONNECT ON DATABASE {home} TO {role}; CREATE SCHEMA s_{role}; GRANT ALL ON SCHEMA s_{role} TO {role}"
+                "GRANT CONNECT ON DATABASE {home} TO {role}; SET ROLE {user}; CREATE SCHEMA s_{role}; \
+                 GRANT ALL ON SCHEMA s_{role} TO {role}"
             ))
             .await
             .unwrap();
@@ -297,7 +302,7 @@ async fn what_roles_own_in_other_databases_goes_without_giving_it_to_the_powerfu
             let count: i64 = admin.query_one(&sql, &[]).await.unwrap().get(0);
             assert_eq!(count, 0, "{}: {table}", bench.name());
         }
-        admin.batch_execute(&format!("DROP SCHEMA s_{role} CASCADE")).await.unwrap();
+        admin.batch_execute(&format!("DROP SCHEMA s_{role} CASCADE; RESET ROLE")).await.unwrap();
         bench.delete(&host).await;
         bench.nothing_is_left(&host).await;
     }

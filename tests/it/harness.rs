@@ -22,35 +22,35 @@ use rustix::fs::{FlockOperation, flock};
 use tokio_postgres::{Client, NoTls};
 
 /// The superuser of test clusters, and its password.
-pub const SUPERUSER: &str = "harness";
+pub(crate) const SUPERUSER: &str = "harness";
 /// An admin with CREATEDB and CREATEROLE and nothing more, and its password.
-pub const LIMITED: &str = "limited";
+pub(crate) const LIMITED: &str = "limited";
 /// The password of both.
-pub const PASSWORD: &str = "correct:horse/battery@staple";
+pub(crate) const PASSWORD: &str = "correct:horse/battery@staple";
 /// The same in a URL.
 const PASSWORD_ENCODED: &str = "correct%3Ahorse%2Fbattery%40staple";
 
 /// A server that belongs to this test process.
-pub struct Cluster {
+pub(crate) struct Cluster {
     /// Its major version.
-    pub major: u16,
+    pub(crate) major: u16,
     /// Its port on 127.0.0.1.
-    pub port: u16,
+    pub(crate) port: u16,
     /// Its programs.
-    pub bin_dir: PathBuf,
+    pub(crate) bin_dir: PathBuf,
     /// Its data.
-    pub data: PathBuf,
+    pub(crate) data: PathBuf,
     _watchdog: Child,
 }
 
 /// Returns the cluster of the machine's own server.
-pub fn cluster() -> &'static Cluster {
+pub(crate) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| start(&installation()))
 }
 
 /// Returns every cluster there is to test with: the machine's own, and 18 where it is configured.
-pub fn clusters() -> Vec<&'static Cluster> {
+pub(crate) fn clusters() -> Vec<&'static Cluster> {
     static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
     let eighteen = EIGHTEEN.get_or_init(|| {
         let bin_dir = std::env::var_os("PGSANDBOX_TEST_POSTGRES_18_BIN_DIR")?;
@@ -60,7 +60,7 @@ pub fn clusters() -> Vec<&'static Cluster> {
 }
 
 /// Returns the machine's own server.
-pub fn installation() -> Installation {
+pub(crate) fn installation() -> Installation {
     match std::env::var_os("PGSANDBOX_TEST_POSTGRES_BIN_DIR") {
         Some(bin_dir) => examine(bin_dir.into()),
         None => block_on(discover(&BinarySettings::default()))
@@ -80,32 +80,37 @@ fn examine(bin_dir: PathBuf) -> Installation {
 
 impl Cluster {
     /// Returns the URL of the superuser's database.
-    pub fn superuser_url(&self) -> String {
+    pub(crate) fn superuser_url(&self) -> String {
         self.url(SUPERUSER, PASSWORD_ENCODED, "postgres")
     }
 
     /// Returns the URL of an admin with CREATEDB and CREATEROLE, in a database of its own.
-    pub fn limited_url(&self) -> String {
+    pub(crate) fn limited_url(&self) -> String {
         self.url(LIMITED, PASSWORD_ENCODED, LIMITED)
     }
 
     /// Returns both admins' URLs.
-    pub fn admin_urls(&self) -> [String; 2] {
+    pub(crate) fn admin_urls(&self) -> [String; 2] {
         [self.superuser_url(), self.limited_url()]
     }
 
     /// Returns a URL; user and password percent-encoded already.
-    pub fn url(&self, user: &str, password: &str, database: &str) -> String {
+    pub(crate) fn url(&self, user: &str, password: &str, database: &str) -> String {
         format!("postgresql://{user}:{password}@127.0.0.1:{}/{database}?sslmode=disable", self.port)
     }
 
     /// Connects as the superuser.
-    pub async fn superuser(&self, database: &str) -> Client {
+    pub(crate) async fn superuser(&self, database: &str) -> Client {
         self.connect(SUPERUSER, PASSWORD, database).await.expect("the superuser can log in")
     }
 
     /// Connects as anybody.
-    pub async fn connect(&self, user: &str, password: &str, database: &str) -> Result<Client, tokio_postgres::Error> {
+    pub(crate) async fn connect(
+        &self,
+        user: &str,
+        password: &str,
+        database: &str,
+    ) -> Result<Client, tokio_postgres::Error> {
         let mut config = tokio_postgres::Config::new();
         config.host("127.0.0.1").port(self.port).user(user).password(password).dbname(database);
         let (client, connection) = config.connect(NoTls).await?;
@@ -114,7 +119,7 @@ impl Cluster {
     }
 
     /// Kills the server's main process and starts it again, as after a crash.
-    pub fn crash_and_restart(&self) {
+    pub(crate) fn crash_and_restart(&self) {
         let pid = fs::read_to_string(self.data.join("postmaster.pid")).unwrap();
         let pid = pid.lines().next().unwrap();
         assert!(Command::new("kill").args(["-QUIT", pid]).status().unwrap().success());
@@ -126,7 +131,7 @@ impl Cluster {
 }
 
 /// Runs a future to its end on a thread of its own, as the caller may be inside a runtime.
-pub fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
+pub(crate) fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
     std::thread::scope(|scope| {
         scope
             .spawn(|| {
@@ -139,7 +144,7 @@ pub fn block_on<T: Send>(future: impl Future<Output = T> + Send) -> T {
 }
 
 /// Makes a private temporary directory below which anybody could be let in: short, so that sockets fit.
-pub fn temp_dir() -> tempfile::TempDir {
+pub(crate) fn temp_dir() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("pgsb-").tempdir_in("/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
     dir
@@ -217,7 +222,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Returns a command that runs as somebody whom Postgres accepts.
-pub fn as_server(program: &Path) -> Command {
+pub(crate) fn as_server(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("LC_ALL", "C").current_dir("/").stdin(Stdio::null());
     if let Some((uid, gid)) = server_user() {
@@ -253,7 +258,7 @@ fn watchdog(dir: &Path) -> Child {
 }
 
 /// Starts a process that waits for the end of this one, then runs `script` with `dir` as `$1` and removes `dir`.
-pub fn remove_after_exit(dir: &Path, script: &str) -> Child {
+pub(crate) fn remove_after_exit(dir: &Path, script: &str) -> Child {
     Command::new("/bin/sh")
         .arg("-c")
         .arg(format!("trap '' INT TERM HUP; cat >/dev/null; {script}; rm -rf \"$1\""))

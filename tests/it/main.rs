@@ -1,4 +1,5 @@
 //! The one integration-test binary.
+<<<<<<< HEAD
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

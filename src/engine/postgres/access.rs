@@ -9,20 +9,24 @@ use std::sync::Arc;
 use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
 use super::server::{PostgresServer, Reach};
 use super::steps::{Work, is_contention, login_options};
-use super::{Credentials, startup};
+use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, startup};
 use crate::engine::{EngineError, SandboxSpec};
-use crate::model::{Code, CredentialAccess, Failure, Timestamp};
+use crate::model::{Code, CredentialAccess, Failure, Secret, Timestamp};
 
 /// How often a change is tried against sessions of the sandbox that hold the row.
 const ATTEMPTS_MAX: u32 = 12;
 
 /// Returns the role and password of one kind of access.
 pub(super) fn credentials(spec: &SandboxSpec, access: CredentialAccess) -> Credentials {
-    let (user, password) = match access {
+    let (user, password) = role_and_password(spec, access);
+    Credentials { user: user.clone(), password: Some(password.clone()) }
+}
+
+fn role_and_password(spec: &SandboxSpec, access: CredentialAccess) -> (&String, &Secret) {
+    match access {
         CredentialAccess::Owner => (&spec.names.owner_role, &spec.owner_password),
         CredentialAccess::ReadOnly => (&spec.names.readonly_role, &spec.readonly_password),
-    };
-    Credentials { user: user.clone(), password: Some(password.clone()) }
+    }
 }
 
 /// Returns the settings a session with the caller's SQL starts with.
@@ -196,9 +200,58 @@ pub(super) fn gone(spec: &SandboxSpec) -> EngineError {
 
 /// Opens a session for the caller's SQL.
 pub(super) async fn caller_session(
-    _server: &Arc<PostgresServer>,
-    _spec: &SandboxSpec,
-    _access: CredentialAccess,
-) -> Result<super::SandboxSession, EngineError> {
-    Err(EngineError::Unsupported("the client for the caller's SQL is not built in yet".to_owned()))
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    access: CredentialAccess,
+) -> Result<SandboxSession, EngineError> {
+    let profile = &server.settings().profile;
+    let info = server.info().await?;
+    let reach = server.reach().await?;
+    let target = |reach: &Reach| SessionTarget {
+        endpoint: reach.endpoint.clone(),
+        database: spec.names.database.clone(),
+        user: role_and_password(spec, access).0.clone(),
+        password: role_and_password(spec, access).1.clone(),
+        application_name: startup::APPLICATION_NAME.to_owned(),
+        options: session_options(info.major, info.superuser, access),
+        auth: if server.managed().is_some() { Auth::ScramOnly } else { Auth::AsServerAsks },
+        connect_timeout: reach.connect_timeout,
+    };
+    let failed = match SandboxSession::connect(&target(&reach)).await {
+        Ok(session) => return Ok(session),
+        Err(error) => login_error(error),
+    };
+    let reach = if failed.is_unreachable() {
+        server.reconnect().await?
+    } else if failed.sqlstate().is_some_and(may_be_repaired) {
+        repair(server, spec).await?;
+        reach
+    } else {
+        return Err(failed.within(profile, role_and_password(spec, access).0));
+    };
+    let again = SandboxSession::connect(&target(&reach)).await;
+    again.map_err(|error| login_error(error).within(profile, role_and_password(spec, access).0))
+}
+
+/// Sorts a failed login of the wire's.
+fn login_error(error: WireError) -> LoginError {
+    let said = error.to_string();
+    match error {
+        WireError::Net(error) => LoginError::Net(error),
+        WireError::AuthMethod(_) | WireError::Impostor => LoginError::Method,
+        // its words are about our own login: they name role and database, and hold nothing of a caller's
+        WireError::Auth(error) | WireError::Refused(error) | WireError::Ended(error) | WireError::Statement(error) => {
+            LoginError::Refused { sqlstate: error.sqlstate().to_owned(), message: error.message().expose().to_owned() }
+        }
+        WireError::Protocol(_)
+        | WireError::Lost(_)
+        | WireError::Timeout { .. }
+        | WireError::Cancelled
+        | WireError::CopyDataMissing
+        | WireError::ReadOnlyViolated
+        | WireError::NotIdle
+        | WireError::Setting(_)
+        | WireError::Unusable
+        | WireError::NotSendable(_) => LoginError::Lost(said),
+    }
 }

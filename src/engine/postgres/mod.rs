@@ -21,8 +21,8 @@ pub use admin::AdminSession;
 pub use endpoint::{Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{
-    ADMIN_ROLE, BinarySettings, ClusterStatus, Home, Installation, ManagedCluster, ManagedError, ManagedSettings,
-    PORT_FIRST, RunAs, discover,
+    ADMIN_ROLE, BinarySettings, ClusterStatus, Home, InstallError, Installation, ManagedCluster, ManagedError,
+    ManagedSettings, PORT_FIRST, RunAs, discover, install,
 };
 pub use net::NetError;
 pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};

@@ -71,7 +71,8 @@ impl Home {
         let mut strange = None;
         for entry in entries {
             let name = entry.map_err(ManagedError::io("read", path))?.file_name();
-            if name != LOCK && name != MARKER {
+            // the marker's own beginnings are its name with something behind it
+            if name != LOCK && !name.as_encoded_bytes().starts_with(MARKER.as_bytes()) {
                 strange = Some(name);
             }
         }

@@ -8,6 +8,7 @@ mod binaries;
 mod conf;
 mod error;
 mod home;
+mod install;
 mod process;
 mod user;
 
@@ -18,6 +19,7 @@ use std::time::Duration;
 pub use binaries::{BinarySettings, Installation, discover};
 pub use error::ManagedError;
 pub use home::Home;
+pub use install::{InstallError, install};
 pub use user::RunAs;
 
 use self::home::{Locked, make_dir, read_small, write_private};

@@ -1,0 +1,312 @@
+//! Removes a sandbox, whole or half made, and what it has left elsewhere.
+//!
+//! It is closed first, which is quick, and dropped later, which is not. What the caller's SQL has left behind may
+//! resist, and does not succeed; what others have done is reported, not undone.
+
+use std::time::Duration;
+
+use tokio_postgres::error::SqlState;
+
+use super::{Work, is_contention};
+use crate::engine::EngineError;
+use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
+
+/// How long a change of roles or database waits for a lock before the sessions that hold it are ended.
+const CLOSE_LOCK_TIMEOUT: &str = "250ms";
+/// How often closing is tried against sessions that come back.
+const CLOSE_ATTEMPTS_MAX: u32 = 12;
+/// How long ended sessions are given to go away.
+const TERMINATE_WAIT: Duration = Duration::from_secs(3);
+const TERMINATE_POLL: Duration = Duration::from_millis(5);
+/// What `datconnlimit` is while a database is half dropped; it can then only be dropped.
+const HALF_DROPPED: i32 = -2;
+
+impl Work<'_> {
+    /// Takes every way in: roles and database in one transaction, then the sessions that are there. A session may
+    /// hold the rows to be changed in an open or prepared transaction; such transactions are ended first.
+    pub(super) async fn close(&self) -> Result<(), EngineError> {
+        let mut session = self.server.admin_session().await?;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match self.take_logins(&mut session).await {
+                Ok(()) => break,
+                Err(error) if attempt < CLOSE_ATTEMPTS_MAX && is_contention(&error) => {
+                    self.terminate(&session).await?;
+                    self.roll_back_prepared(&session).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.terminate(&session).await
+    }
+
+    async fn take_logins(&self, session: &mut AdminSession) -> Result<(), EngineError> {
+        let mut statements = Vec::new();
+        for (role, ..) in self.roles() {
+            if self.role_oid(session, role).await?.is_some() {
+                self.join(session, role).await?;
+                statements.push(format!("ALTER ROLE {} NOLOGIN", ident(role)));
+            }
+        }
+        if let Some(found) = self.find_database(session).await? {
+            if found.owner != self.spec.names.owner_role {
+                return Err(self.foreign_owner(&found.owner));
+            }
+            if found.connection_limit != HALF_DROPPED {
+                statements.push(format!("ALTER DATABASE {} CONNECTION LIMIT 0", ident(&self.spec.names.database)));
+            }
+        }
+        let failed = refused("close the sandbox", self.profile());
+        let transaction = session.transaction().await.map_err(&failed)?;
+        let limit = format!("SET LOCAL lock_timeout = {}", literal(CLOSE_LOCK_TIMEOUT));
+        transaction.execute(limit.as_str(), &[]).await.map_err(&failed)?;
+        for sql in statements {
+            transaction.execute(sql.as_str(), &[]).await.map_err(&failed)?;
+        }
+        transaction.commit().await.map_err(&failed)
+    }
+
+    /// Ends every session of the sandbox's roles anywhere, and of anybody in its database, as far as the admin may.
+    pub(in crate::engine::postgres) async fn terminate(&self, session: &AdminSession) -> Result<(), EngineError> {
+        let names = &self.spec.names;
+        let failed = refused("end the sandbox's sessions", self.profile());
+        let until = tokio::time::Instant::now() + TERMINATE_WAIT;
+        loop {
+            let rows = session
+                .query(
+                    "SELECT a.pid FROM pg_catalog.pg_stat_activity a \
+                     WHERE (a.usename = $1 OR a.usename = $2 OR a.datname = $3) AND a.pid <> pg_catalog.pg_backend_pid() \
+                     AND a.backend_type IN ('client backend', 'walsender')",
+                    &[&names.owner_role, &names.readonly_role, &names.database],
+                )
+                .await
+                .map_err(&failed)?;
+            if rows.is_empty() {
+                return Ok(());
+            }
+            let mut ours = false;
+            for row in rows {
+                let pid: i32 = row.get(0);
+                match session.execute("SELECT pg_catalog.pg_terminate_backend($1)", &[&pid]).await {
+                    Ok(_) => ours = true,
+                    // a superuser's session, which an ordinary admin may not end: dropping reports it
+                    Err(e) if e.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {}
+                    Err(e) => return Err(failed(e)),
+                }
+            }
+            if !ours || tokio::time::Instant::now() > until {
+                return Ok(());
+            }
+            tokio::time::sleep(TERMINATE_POLL).await;
+        }
+    }
+
+    /// Rolls prepared transactions in the database back. They must be rolled back in it, so it takes one connection.
+    async fn roll_back_prepared(&self, session: &AdminSession) -> Result<(), EngineError> {
+        let failed = refused("roll a prepared transaction back", self.profile());
+        let database = &self.spec.names.database;
+        let rows = session
+            .query("SELECT gid, owner::text FROM pg_catalog.pg_prepared_xacts WHERE database = $1", &[database])
+            .await
+            .map_err(&failed)?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let inside = match self.server.session_in(database).await {
+            Ok(inside) => inside,
+            // closed already, or its owner has closed it
+            Err(EngineError::Refused { .. } | EngineError::Auth { .. }) => {
+                let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 1", ident(database));
+                self.execute(session, "enter the database", &sql).await?;
+                self.server.session_in(database).await?
+            }
+            Err(error) => return Err(error),
+        };
+        for row in rows {
+            let (gid, owner): (String, String) = (row.get(0), row.get(1));
+            if !self.info.superuser {
+                inside.execute(format!("SET ROLE {}", ident(&owner)).as_str(), &[]).await.map_err(&failed)?;
+            }
+            match inside.execute(format!("ROLLBACK PREPARED {}", literal(&gid)).as_str(), &[]).await {
+                Ok(_) => {}
+                Err(e) if e.code() == Some(&SqlState::UNDEFINED_OBJECT) => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what would make DROP DATABASE fail.
+    pub(super) async fn clear(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        let Some(found) = self.find_database(&session).await? else { return Ok(()) };
+        if found.owner != self.spec.names.owner_role {
+            return Err(self.foreign_owner(&found.owner));
+        }
+        if found.connection_limit == HALF_DROPPED {
+            return Ok(());
+        }
+        self.join(&session, &found.owner).await?;
+        if found.is_template {
+            let sql = format!("ALTER DATABASE {} IS_TEMPLATE false", ident(&self.spec.names.database));
+            self.execute(&session, "make the database no template", &sql).await?;
+        }
+        self.roll_back_prepared(&session).await?;
+        self.drop_slots(&session).await?;
+        self.drop_subscriptions(&session).await
+    }
+
+    async fn drop_slots(&self, session: &AdminSession) -> Result<(), EngineError> {
+        let failed = refused("drop a replication slot", self.profile());
+        let rows = session
+            .query(
+                "SELECT slot_name::text, active_pid FROM pg_catalog.pg_replication_slots WHERE database = $1",
+                &[&self.spec.names.database],
+            )
+            .await
+            .map_err(&failed)?;
+        for row in rows {
+            let (slot, pid): (String, Option<i32>) = (row.get(0), row.get(1));
+            if let Some(pid) = pid {
+                session.execute("SELECT pg_catalog.pg_terminate_backend($1)", &[&pid]).await.map_err(&failed)?;
+            }
+            match session.execute("SELECT pg_catalog.pg_drop_replication_slot($1)", &[&slot]).await {
+                Ok(_) => {}
+                Err(e) if e.code() == Some(&SqlState::UNDEFINED_OBJECT) => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn drop_subscriptions(&self, session: &AdminSession) -> Result<(), EngineError> {
+        let failed = refused("drop a subscription", self.profile());
+        let rows = session
+            .query(
+                "SELECT s.subname::text FROM pg_catalog.pg_subscription s \
+                 JOIN pg_catalog.pg_database d ON d.oid = s.subdbid WHERE d.datname = $1",
+                &[&self.spec.names.database],
+            )
+            .await
+            .map_err(&failed)?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let inside = self.server.session_in(&self.spec.names.database).await?;
+        for row in rows {
+            let name = ident(row.get(0));
+            // without its slot it can be dropped even if the other server is gone
+            for sql in [
+                format!("ALTER SUBSCRIPTION {name} DISABLE"),
+                format!("ALTER SUBSCRIPTION {name} SET (slot_name = NONE)"),
+                format!("DROP SUBSCRIPTION {name}"),
+            ] {
+                inside.execute(sql.as_str(), &[]).await.map_err(&failed)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn drop_database(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        let names = &self.spec.names;
+        let Some(found) = self.find_database(&session).await? else { return Ok(()) };
+        if found.owner != names.owner_role {
+            return Err(self.foreign_owner(&found.owner));
+        }
+        self.join(&session, &names.owner_role).await?;
+        let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", ident(&names.database));
+        let Err(error) = session.execute(sql.as_str(), &[]).await else { return Ok(()) };
+        let held = [SqlState::OBJECT_IN_USE, SqlState::INSUFFICIENT_PRIVILEGE];
+        let sessions = self.sessions(&session).await?;
+        if sessions > 0 && error.code().is_some_and(|c| held.contains(c)) {
+            return Err(EngineError::Busy { what: format!("database `{}`", names.database), sessions });
+        }
+        Err(refused("drop the database", self.profile())(error))
+    }
+
+    /// Counts the sessions in the database.
+    async fn sessions(&self, session: &AdminSession) -> Result<u32, EngineError> {
+        let row = session
+            .query_one(
+                "SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity WHERE datname = $1",
+                &[&self.spec.names.database],
+            )
+            .await
+            .map_err(refused("count sessions", self.profile()))?;
+        Ok(u32::try_from(row.get::<_, i64>(0)).unwrap_or(u32::MAX))
+    }
+
+    /// Removes what the roles own and were granted in other databases, which others must have allowed them.
+    ///
+    /// In another sandbox's database its owner gets the objects. Anywhere else nobody does: what a sandbox has made,
+    /// a view or a function for instance, would then run with the rights of a powerful owner.
+    pub(super) async fn drop_owned(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        for (role, ..) in self.roles() {
+            let Some(oid) = self.role_oid(&session, role).await? else { continue };
+            self.join(&session, role).await?;
+            self.owns_no_database(&session, role, oid).await?;
+            let rows = session
+                .query(
+                    "SELECT DISTINCT d.datname::text, pg_catalog.pg_get_userbyid(d.datdba)::text \
+                     FROM pg_catalog.pg_shdepend s LEFT JOIN pg_catalog.pg_database d ON d.oid = s.dbid \
+                     WHERE s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = $1",
+                    &[&oid],
+                )
+                .await
+                .map_err(refused("list what a role owns", self.profile()))?;
+            let drop_owned = format!("DROP OWNED BY {}", ident(role));
+            for row in rows {
+                let (database, owner): (Option<String>, Option<String>) = (row.get(0), row.get(1));
+                let (Some(database), Some(owner)) = (database, owner) else {
+                    self.execute(&session, "drop what a role owns", &drop_owned).await?;
+                    continue;
+                };
+                let inside = self.server.session_in(&database).await?;
+                if self.is_sandbox(&database, &owner) {
+                    self.join(&inside, &owner).await?;
+                    let sql = format!("REASSIGN OWNED BY {} TO {}", ident(role), ident(&owner));
+                    self.execute(&inside, "give away what a role owns", &sql).await?;
+                }
+                self.execute(&inside, "drop what a role owns", &drop_owned).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A database that a role owns beside its own was given to it by somebody, and is not ours to drop.
+    async fn owns_no_database(&self, session: &AdminSession, role: &str, oid: u32) -> Result<(), EngineError> {
+        let row = session
+            .query_opt("SELECT datname::text FROM pg_catalog.pg_database WHERE datdba = $1 LIMIT 1", &[&oid])
+            .await
+            .map_err(refused("list what a role owns", self.profile()))?;
+        let Some(row) = row else { return Ok(()) };
+        Err(EngineError::Refused {
+            action: "remove the sandbox's role",
+            sqlstate: SqlState::DEPENDENT_OBJECTS_STILL_EXIST.code().to_owned(),
+            detail: format!("role `{role}` owns database `{}`", row.get::<_, String>(0)),
+        })
+    }
+
+    /// Returns whether a database is a sandbox of this profile's, by its name and its owner's.
+    fn is_sandbox(&self, database: &str, owner: &str) -> bool {
+        let prefix = &self.server.settings().prefix;
+        database.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.starts_with('_'))
+            && owner == format!("{database}_role")
+    }
+
+    pub(super) async fn drop_roles(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        for (role, ..) in self.roles().into_iter().rev() {
+            if self.role_oid(&session, role).await?.is_some() {
+                self.join(&session, role).await?;
+                self.terminate(&session).await?;
+                let sql = format!("DROP ROLE IF EXISTS {}", ident(role));
+                self.execute(&session, "drop a role", &sql).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,216 @@
+//! The steps that make and remove a sandbox, and how each is taken back.
+//!
+//! Every step may find its work done, and every undo nothing to take back. Nothing is touched but what bears the
+//! sandbox's own names, and no statement holds a password.
+
+mod create;
+mod delete;
+
+use std::sync::Arc;
+
+use tokio_postgres::error::SqlState;
+
+use super::admin::{AdminSession, ident, literal, refused};
+use super::names;
+use super::scram;
+use super::server::PostgresServer;
+use crate::engine::{DeleteSteps, EngineError, SandboxSpec, ServerInfo, Step};
+use crate::model::{Secret, Timestamp};
+
+const CREATE_ROLES: Step = Step { name: "create-roles", label: "creating the roles" };
+const CREATE_DATABASE: Step = Step { name: "create-database", label: "creating the database" };
+const PREPARE_DATABASE: Step = Step { name: "prepare-database", label: "preparing the database" };
+const OPEN_DATABASE: Step = Step { name: "open-database", label: "opening the database to its roles" };
+const PREPARE_OWNER: Step = Step { name: "prepare-owner", label: "preparing the owner's and the reader's rights" };
+const CLOSE: Step = Step { name: "close", label: "closing the database" };
+const CLEAR: Step = Step { name: "clear", label: "removing what would hold the database" };
+const DROP_DATABASE: Step = Step { name: "drop-database", label: "dropping the database" };
+const DROP_OWNED: Step = Step { name: "drop-owned", label: "removing what the roles own elsewhere" };
+const DROP_ROLES: Step = Step { name: "drop-roles", label: "dropping the roles" };
+
+/// Returns the steps that make a sandbox.
+pub(super) fn create_steps() -> Vec<Step> {
+    vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER]
+}
+
+/// Returns the steps that remove one.
+pub(super) fn delete_steps() -> DeleteSteps {
+    DeleteSteps { foreground: vec![CLOSE], background: vec![CLEAR, DROP_DATABASE, DROP_OWNED, DROP_ROLES] }
+}
+
+/// One sandbox on its server, about to be worked on.
+pub(super) struct Work<'a> {
+    server: &'a Arc<PostgresServer>,
+    spec: &'a SandboxSpec,
+    info: ServerInfo,
+}
+
+/// What the catalogue says of a sandbox's database.
+struct FoundDatabase {
+    owner: String,
+    connection_limit: i32,
+    is_template: bool,
+}
+
+impl<'a> Work<'a> {
+    /// Checks the names and finds the server.
+    pub(super) async fn new(server: &'a Arc<PostgresServer>, spec: &'a SandboxSpec) -> Result<Self, EngineError> {
+        names::check(&server.settings().prefix, spec)?;
+        let info = server.info().await?;
+        Ok(Self { server, spec, info })
+    }
+
+    /// Does one step.
+    pub(super) async fn run(&self, step: Step) -> Result<(), EngineError> {
+        match step.name {
+            name if name == CREATE_ROLES.name => self.create_roles().await,
+            name if name == CREATE_DATABASE.name => self.create_database().await,
+            name if name == PREPARE_DATABASE.name => self.prepare_database().await,
+            name if name == OPEN_DATABASE.name => self.open_database().await,
+            name if name == PREPARE_OWNER.name => self.prepare_owner().await,
+            name if name == CLOSE.name => self.close().await,
+            name if name == CLEAR.name => self.clear().await,
+            name if name == DROP_DATABASE.name => self.drop_database().await,
+            name if name == DROP_OWNED.name => self.drop_owned().await,
+            name if name == DROP_ROLES.name => self.drop_roles().await,
+            other => Err(EngineError::Unsupported(format!("there is no step `{}`", other.escape_default()))),
+        }
+    }
+
+    /// Takes one create step back.
+    pub(super) async fn undo(&self, step: Step) -> Result<(), EngineError> {
+        match step.name {
+            name if name == CREATE_ROLES.name => {
+                self.drop_owned().await?;
+                self.drop_roles().await
+            }
+            name if name == CREATE_DATABASE.name => {
+                self.close().await?;
+                self.clear().await?;
+                self.drop_database().await
+            }
+            name if name == OPEN_DATABASE.name => self.close().await,
+            // lies inside the database and goes with it
+            name if name == PREPARE_DATABASE.name || name == PREPARE_OWNER.name => Ok(()),
+            other => Err(EngineError::Unsupported(format!("step `{}` cannot be taken back", other.escape_default()))),
+        }
+    }
+
+    /// Makes an admin that is no superuser a member of a sandbox role: it could neither give it a database nor
+    /// drop what it owns otherwise. Before 15 a role can throw the admin out again, so this is repeated before use.
+    pub(super) async fn join(&self, session: &AdminSession, role: &str) -> Result<(), EngineError> {
+        if self.info.superuser {
+            return Ok(());
+        }
+        let failed = refused("make the admin a member of the sandbox's role", self.profile());
+        let check = if self.info.major >= 16 {
+            "SELECT pg_catalog.pg_has_role(current_user, oid, 'USAGE') AND pg_catalog.pg_has_role(current_user, oid, 'SET') \
+             FROM pg_catalog.pg_roles WHERE rolname = $1"
+        } else {
+            "SELECT pg_catalog.pg_has_role(current_user, oid, 'USAGE') FROM pg_catalog.pg_roles WHERE rolname = $1"
+        };
+        let member = session.query_opt(check, &[&role]).await.map_err(&failed)?;
+        if member.is_none_or(|row| row.get(0)) {
+            return Ok(());
+        }
+        let options = if self.info.major >= 16 { " WITH INHERIT TRUE, SET TRUE" } else { "" };
+        let sql = format!("GRANT {} TO CURRENT_USER{options}", ident(role));
+        session.execute(sql.as_str(), &[]).await.map(drop).map_err(&failed)
+    }
+
+    /// Returns the owner and the reader: name, password, and whether it is the reader.
+    pub(super) fn roles(&self) -> [(&'a str, &'a Secret, bool); 2] {
+        let spec = self.spec;
+        [
+            (spec.names.owner_role.as_str(), &spec.owner_password, false),
+            (spec.names.readonly_role.as_str(), &spec.readonly_password, true),
+        ]
+    }
+
+    pub(super) fn profile(&self) -> &'a str {
+        &self.server.settings().profile
+    }
+
+    pub(super) async fn role_oid(&self, session: &AdminSession, role: &str) -> Result<Option<u32>, EngineError> {
+        let row = session
+            .query_opt("SELECT oid FROM pg_catalog.pg_roles WHERE rolname = $1", &[&role])
+            .await
+            .map_err(refused("find a role", self.profile()))?;
+        Ok(row.map(|row| row.get(0)))
+    }
+
+    async fn find_database(&self, session: &AdminSession) -> Result<Option<FoundDatabase>, EngineError> {
+        let row = session
+            .query_opt(
+                "SELECT pg_catalog.pg_get_userbyid(datdba)::text, datconnlimit, datistemplate \
+                 FROM pg_catalog.pg_database WHERE datname = $1",
+                &[&self.spec.names.database],
+            )
+            .await
+            .map_err(refused("find the database", self.profile()))?;
+        Ok(row.map(|row| FoundDatabase { owner: row.get(0), connection_limit: row.get(1), is_template: row.get(2) }))
+    }
+
+    fn foreign_owner(&self, owner: &str) -> EngineError {
+        EngineError::Refused {
+            action: "touch a database of another owner",
+            sqlstate: SqlState::INSUFFICIENT_PRIVILEGE.code().to_owned(),
+            detail: format!("database `{}` belongs to `{owner}`", self.spec.names.database),
+        }
+    }
+
+    pub(super) async fn execute(
+        &self,
+        session: &AdminSession,
+        action: &'static str,
+        sql: &str,
+    ) -> Result<(), EngineError> {
+        session.execute(sql, &[]).await.map(drop).map_err(refused(action, self.profile()))
+    }
+}
+
+/// Returns what a role's login is limited by: a verifier instead of a password, sessions, and time.
+pub(super) fn login_options(connection_limit: u32, password: &Secret, until: Timestamp) -> String {
+    format!(
+        "CONNECTION LIMIT {connection_limit} PASSWORD {} VALID UNTIL {}",
+        literal(&scram::verifier(password)),
+        literal(&until.to_string())
+    )
+}
+
+/// Returns whether the sandbox's own open transactions can be the reason.
+pub(super) fn is_contention(error: &EngineError) -> bool {
+    match error {
+        // lock_not_available, deadlock_detected, and internal_error for "tuple concurrently updated"
+        EngineError::Refused { sqlstate, .. } => matches!(sqlstate.as_str(), "55P03" | "40P01" | "XX000"),
+        EngineError::Unreachable { .. }
+        | EngineError::Auth { .. }
+        | EngineError::Busy { .. }
+        | EngineError::Unsupported(_)
+        | EngineError::Known(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_statement_holds_a_password() {
+        let options = login_options(5, &Secret::new("hunter2"), Timestamp::from_unix_ms(0));
+        assert!(!options.contains("hunter2"), "{options}");
+        assert!(options.starts_with("CONNECTION LIMIT 5 PASSWORD 'SCRAM-SHA-256$4096:"), "{options}");
+        assert!(options.ends_with("VALID UNTIL '1970-01-01T00:00:00.000Z'"), "{options}");
+    }
+
+    #[test]
+    fn every_step_has_a_name_of_its_own() {
+        let delete = delete_steps();
+        let mut names: Vec<_> =
+            create_steps().iter().chain(&delete.foreground).chain(&delete.background).map(|s| s.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}
