@@ -16,7 +16,8 @@ use pgsandbox::engine::postgres::{
 use pgsandbox::model::{Secret, TlsMode};
 use rustix::process::Signal;
 
-const BIN: &str = "/usr/lib/postgresql/15/bin";
+/// Where the server's programs are, unless `PGSANDBOX_TEST_POSTGRES_BIN_DIR` says otherwise.
+const BIN_DIR: &str = "/usr/lib/postgresql/15/bin";
 const PASSWORD: &str = "the password of every role";
 const PORT: u16 = 5432;
 
@@ -44,7 +45,7 @@ impl Cluster {
         Self::start_at(None, settings, access).await
     }
 
-    /// Starts a cluster that speaks TLS on a port of `127.0.0.1`.
+    /// Starts a cluster that speaks TLS on a port of `127.0.0.1`. The server must have been built with OpenSSL.
     pub(crate) async fn start_with_tls() -> Self {
         let files = tempfile::tempdir().unwrap();
         give(files.path());
@@ -98,7 +99,10 @@ impl Cluster {
                 Ok(session) => return session.close().await,
                 Err(error) => assert!(since.elapsed() < Duration::from_secs(30), "the cluster does not start: {error}"),
             }
-            assert!(self.server.try_wait().unwrap().is_none(), "the cluster ended");
+            if let Some(status) = self.server.try_wait().unwrap() {
+                let log = fs::read_to_string(self.directory.path().join("log")).unwrap();
+                panic!("the cluster ended with {status}: {log}");
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -181,6 +185,11 @@ pub(crate) fn memory_peak_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+fn program(name: &str) -> PathBuf {
+    let directory = std::env::var_os("PGSANDBOX_TEST_POSTGRES_BIN_DIR").unwrap_or_else(|| BIN_DIR.into());
+    Path::new(&directory).join(name)
+}
+
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -188,7 +197,7 @@ fn free_port() -> u16 {
 /// Returns a stopped data directory, making it if there is none yet.
 async fn template() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let ready = home.join("wire-cluster-2");
+    let ready = home.join(format!("wire-cluster-{}", program("").to_string_lossy().replace('/', "-")));
     let lock = File::create(home.join("wire-cluster.lock")).unwrap();
     lock.lock().unwrap();
     if ready.exists() {
@@ -200,7 +209,7 @@ async fn template() -> PathBuf {
     let password = directory.path().join("password");
     fs::write(&password, PASSWORD).unwrap();
     give(&password);
-    let mut initdb = Command::new(format!("{BIN}/initdb"));
+    let mut initdb = Command::new(program("initdb"));
     initdb.arg("-D").arg(&data).arg(format!("--pwfile={}", password.display()));
     initdb.args([
         "--auth=scram-sha-256",
@@ -240,7 +249,7 @@ async fn template() -> PathBuf {
 }
 
 fn launch(data: &Path, sockets: &Path, settings: &[&str]) -> Child {
-    let mut postgres = Command::new(format!("{BIN}/postgres"));
+    let mut postgres = Command::new(program("postgres"));
     postgres.arg("-D").arg(data);
     let sockets = format!("unix_socket_directories={}", sockets.display());
     let port = format!("port={PORT}");
@@ -255,7 +264,9 @@ fn launch(data: &Path, sockets: &Path, settings: &[&str]) -> Child {
 /// Ends a server and waits for its end. An interrupt leaves its files consistent.
 fn stop(server: &mut Child, signal: Signal) {
     let id = rustix::process::Pid::from_child(server);
-    rustix::process::kill_process(id, signal).unwrap();
+    if server.try_wait().unwrap().is_none() {
+        rustix::process::kill_process(id, signal).unwrap();
+    }
     server.wait().unwrap();
 }
 

@@ -71,6 +71,7 @@ async fn a_server_that_trusts_anyone_proves_nothing() {
     assert_eq!(value(&mut session, "SELECT current_user").await, "owner", "over a socket nobody listens");
 }
 
+/// Files to trust. The certificates are valid for a hundred years, and their authorities' keys are gone.
 struct Certificates {
     directory: tempfile::TempDir,
 }
