@@ -123,6 +123,13 @@ fn nearly_all_labelled_reads_are_safe_and_nothing_that_must_be_refused_is() {
 }
 
 #[test]
+fn the_labelled_statements_own_fixture_is_understood() {
+    let script = read(include_str!("../cases/sql-fixture.sql")).unwrap();
+    assert_eq!(script.statements.len(), 22);
+    assert!(script.statements.iter().all(|s| s.facts.class != StatementClass::Unparsed));
+}
+
+#[test]
 fn the_bypasses_that_fool_a_parser_on_text_are_seen() {
     // Text after END, which a parser of scripts drops.
     assert_eq!(classes("SELECT 1 END; DROP TABLE t"), ["read", "ddl"]);
