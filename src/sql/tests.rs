@@ -279,6 +279,10 @@ fn statements_that_may_name_more_than_is_seen_have_unknown_relations() {
         "REASSIGN OWNED BY a TO b",
         "EXECUTE p",
         "SELECT 1 FROM t WHERE",
+        "DROP SCHEMA s CASCADE",
+        "DROP TYPE y CASCADE",
+        "TRUNCATE t CASCADE",
+        "DROP OWNED BY r",
     ] {
         assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
     }
