@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use pgsandbox::model::StatementClass as Class;
 use pgsandbox::sql::read;
 use pgsandbox::sql::scanner::{TokenKind, tokens};
 use tokio_postgres::{Client, NoTls};
@@ -130,11 +131,15 @@ const SEVERAL: &str = "cannot insert multiple commands into a prepared statement
 struct Numbers(u64);
 
 impl Numbers {
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        from[usize::try_from(self.0 % from.len() as u64).unwrap()]
+        usize::try_from(self.0 % limit as u64).unwrap()
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
     }
 }
 
@@ -240,4 +245,89 @@ async fn tokens_and_statements_end_where_the_server_ends_them() {
     }
     assert!(compared > 3_000 && accepted > 300, "{compared} texts compared, {accepted} accepted");
     assert!(alone.len() > 300, "{} tokens", alone.len());
+}
+
+/// Statements whose words are mixed: reads, and writes that look like reads.
+const BASES: &[&str] = &[
+    "select a , update , delete , insert from t where a = 1 order by key",
+    "select t . update , t . into from t as t",
+    "select 1 as into , 2 as for , 3 as as from t",
+    "select a end into x from t",
+    "select a and into x from t",
+    "select 1 as as into x",
+    "select * into temp x from t group by by",
+    "select a from t for update",
+    "select a from t for no key update of t nowait",
+    "select a from ( select a from t for share ) q limit 1 for key share",
+    "with d as ( delete from t returning a ) select a from d",
+    "with d as materialized ( update t set a = 1 returning a ) select a from d",
+    "with d ( a ) as ( insert into t ( a ) values ( 1 ) returning a ) table d",
+    "with recursive r ( a ) as ( select 1 union all select a from r where false ) search depth first by a set key select a from r",
+    "with recursive r ( a ) as ( select 1 union all select a from r where false ) search depth first by a set by delete from t",
+    "with recursive r ( a ) as ( select 1 union all select a from r where false ) cycle a set update using key update t set a = 1",
+    "with e as ( select 1 ) merge into t using e on true when matched then delete",
+    "with w as ( with d as ( delete from t returning a ) select a from d ) select a from w",
+    "with a as ( select 1 as update ) select update from a",
+    "with a as ( select 1 as delete ) select delete from a",
+    "with a as ( select 1 ) , b as ( table a ) values ( 1 ) union select * from b",
+    "insert into t ( a ) select a from t on conflict do nothing",
+    "explain ( analyze off , costs ) delete from t",
+    "explain ( costs , analyze ) insert into t ( a ) values ( 1 )",
+    "explain analyze verbose select a into x from t",
+    "explain analyze create table x as select 1",
+    "explain ( verbose ) with d as ( delete from t returning a ) select a from d",
+    "values ( 1 ) , ( ( select a from t limit 1 ) )",
+    "table t for update",
+    "( select a from t ) union ( select key from t ) order by 1",
+    "select case when a = 1 then update else delete end from t",
+    "select substring ( 'a' from 1 for key ) from t",
+    "prepare p as delete from t",
+    "declare c cursor for select a from t for update",
+    "show all",
+];
+
+#[tokio::test]
+async fn nothing_that_the_server_calls_a_write_is_called_a_read() {
+    let server = Server::start();
+    let client = server.client().await;
+    let table = "create table t (a int, update int, delete int, insert int, key int, by int, share int, \"into\" int)";
+    client.batch_execute(table).await.unwrap();
+    let bases: Vec<Vec<&str>> = BASES.iter().map(|base| base.split(' ').collect()).collect();
+    let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
+    let (mut reads, mut writes, mut stricter) = (0, 0, 0);
+    for round in 0..4_000 {
+        let mut words = bases[round % bases.len()].clone();
+        for _ in 0..round / bases.len() % 4 {
+            let other = &bases[numbers.below(bases.len())];
+            let from = numbers.below(other.len());
+            let length = numbers.pick(&[0, 1, 1, 1, 2, 3, 5]).min(other.len() - from);
+            let at = numbers.below(words.len() + 1);
+            let removed = numbers.pick(&[0, 0, 1, 1, 2]).min(words.len() - at);
+            words.splice(at..at + removed, other[from..from + length].iter().copied());
+        }
+        let sql = words.join(" ");
+        let Ok(script) = read(&sql) else { continue };
+        let [statement] = script.statements.as_slice() else { continue };
+        let class = statement.facts.class;
+        let looks_like_a_read = matches!(class, Class::Read | Class::Show | Class::Explain | Class::CopyOut);
+        client.batch_execute("begin read only").await.unwrap();
+        let outcome = match client.prepare(&sql).await {
+            Ok(prepared) => client.execute(&prepared, &[]).await,
+            Err(error) => Err(error),
+        };
+        client.batch_execute("rollback").await.unwrap();
+        match outcome.map_err(|e| e.code().map_or(String::new(), |c| c.code().to_owned())) {
+            Err(code) if code == "25006" => {
+                assert!(!looks_like_a_read && !statement.facts.read_only_safe, "{sql:?} is {} to us", class.as_str());
+                writes += 1;
+            }
+            // The server prepares writes, and explains CREATE TABLE AS by doing it, in a read-only transaction too.
+            Ok(_) if sql.starts_with("prepare") || sql.starts_with("explain") => {}
+            Ok(_) if looks_like_a_read => reads += 1,
+            Ok(_) if matches!(class, Class::Write | Class::Ddl | Class::ReadLock) => stricter += 1,
+            Ok(_) | Err(_) => {}
+        }
+    }
+    assert!(reads > 100 && writes > 100, "{reads} reads, {writes} writes");
+    assert!(stricter * 20 < reads, "{stricter} of {reads} reads are called writes");
 }
