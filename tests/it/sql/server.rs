@@ -1,13 +1,13 @@
-//! Agreement with a real server on where tokens and statements end.
+//! Agreement with a real server: where tokens and statements end, what writes, and what a query names.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use pgsandbox::model::StatementClass as Class;
+use pgsandbox::model::{StatementClass as Class, Traits};
 use pgsandbox::sql::read;
 use pgsandbox::sql::scanner::{TokenKind, tokens};
 use tokio_postgres::{Client, NoTls};
@@ -286,6 +286,20 @@ const BASES: &[&str] = &[
     "show all",
 ];
 
+/// Puts pieces of other bases into one of them: none in the first round over all, more in later ones.
+fn mixed(bases: &[Vec<&str>], round: usize, numbers: &mut Numbers) -> String {
+    let mut words = bases[round % bases.len()].clone();
+    for _ in 0..round / bases.len() % 4 {
+        let other = &bases[numbers.below(bases.len())];
+        let from = numbers.below(other.len());
+        let length = numbers.pick(&[0, 1, 1, 1, 2, 3, 5]).min(other.len() - from);
+        let at = numbers.below(words.len() + 1);
+        let removed = numbers.pick(&[0, 0, 1, 1, 2]).min(words.len() - at);
+        words.splice(at..at + removed, other[from..from + length].iter().copied());
+    }
+    words.join(" ")
+}
+
 #[tokio::test]
 async fn nothing_that_the_server_calls_a_write_is_called_a_read() {
     let server = Server::start();
@@ -295,17 +309,8 @@ async fn nothing_that_the_server_calls_a_write_is_called_a_read() {
     let bases: Vec<Vec<&str>> = BASES.iter().map(|base| base.split(' ').collect()).collect();
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
     let (mut reads, mut writes, mut stricter) = (0, 0, 0);
-    for round in 0..4_000 {
-        let mut words = bases[round % bases.len()].clone();
-        for _ in 0..round / bases.len() % 4 {
-            let other = &bases[numbers.below(bases.len())];
-            let from = numbers.below(other.len());
-            let length = numbers.pick(&[0, 1, 1, 1, 2, 3, 5]).min(other.len() - from);
-            let at = numbers.below(words.len() + 1);
-            let removed = numbers.pick(&[0, 0, 1, 1, 2]).min(words.len() - at);
-            words.splice(at..at + removed, other[from..from + length].iter().copied());
-        }
-        let sql = words.join(" ");
+    for round in 0..3_000 {
+        let sql = mixed(&bases, round, &mut numbers);
         let Ok(script) = read(&sql) else { continue };
         let [statement] = script.statements.as_slice() else { continue };
         let class = statement.facts.class;
@@ -330,4 +335,95 @@ async fn nothing_that_the_server_calls_a_write_is_called_a_read() {
     }
     assert!(reads > 100 && writes > 100, "{reads} reads, {writes} writes");
     assert!(stricter * 20 < reads, "{stricter} of {reads} reads are called writes");
+}
+
+/// Queries that name relations and functions in every place where a query can.
+const NAMING: &[&str] = &[
+    "select * from t , only u",
+    "select a from t natural left join u",
+    "select a from ( t cross join u ) join s . v using ( a )",
+    "with t as ( select * from u ) select * from t",
+    "with t as ( select * from t ) select * from t , u",
+    "with recursive t as ( select 1 as a union all select a from t where false ) select * from t , u",
+    "with x as ( with u as ( select 1 as a ) select * from u ) select * from x , u",
+    "with t as materialized ( select f ( 1 ) as a ) , u as ( select * from t ) select * from u",
+    "select ( select a from u limit 1 ) from t where exists ( table s . v )",
+    "select f ( a ) , g ( ) from t",
+    "select * from f ( 1 ) x , lateral g ( ) y",
+    "select * from rows from ( f ( 1 ) , g ( ) ) z",
+    "select * from f ( g ( ) ) with ordinality as z ( a , b )",
+    "select a from t union select a from u except table t",
+    "values ( ( select a from t limit 1 ) , f ( 2 ) )",
+    "select t from t",
+    "select u . a from t u join u t on t . a = u . a",
+    "select * from t u ( a )",
+    "select sum ( f ( a ) ) filter ( where g ( ) > 0 ) from t",
+    "select sum ( a ) over ( partition by f ( 3 ) order by g ( ) ) from t",
+    "select sum ( a ) over w from t window w as ( order by f ( a ) )",
+    "select a from t order by f ( a ) limit ( select g ( ) )",
+    "select a from t offset g ( ) rows fetch first ( f ( 1 ) ) rows only",
+    "select * from ( values ( f ( 1 ) ) ) as t ( a )",
+    "select array ( select a from u ) , row ( f ( 1 ) ) , cast ( g ( ) as text ) from t",
+    "select array [ f ( 1 ) , g ( ) ] , ( array [ 1 ] ) [ g ( ) ]",
+    "select case f ( 1 ) when g ( ) then ( select g ( ) ) else 1 end",
+    "select a from t where a in ( select a from u ) and a = any ( select f ( a ) from s . v )",
+    "select a from t where a between f ( 1 ) and g ( ) or a is distinct from g ( )",
+    "select a from t where a not in ( f ( 1 ) , g ( ) ) and not f ( 2 ) > 1",
+    "select * from t tablesample system ( g ( ) )",
+    "select * from u where ( a , a ) = ( select 1 , g ( ) )",
+    "select * from t * , u as \"s.v\"",
+    "select public . f ( 1 ) from public . t",
+    "select distinct on ( f ( a ) ) a from t group by grouping sets ( ( a ) , ( f ( a ) , a ) ) having g ( ) > 0",
+    "select coalesce ( f ( 1 ) , g ( ) ) , greatest ( g ( ) , 1 ) , nullif ( f ( 1 ) , 1 )",
+    "select substring ( 'a' from f ( 1 ) for g ( ) ) , position ( 'a' in f ( 1 ) :: text )",
+    "select extract ( year from now ( ) ) + f ( 1 ) , trim ( both 'a' from g ( ) :: text )",
+    "select f ( a => 1 ) , - g ( ) , f ( 1 ) :: text collate \"C\" , now ( ) at time zone g ( ) :: text",
+    "select * from t join lateral ( select f ( t . a ) ) q on g ( ) = 1",
+    "select \"f\" ( 1 ) from \"t\" , \"s\" . \"v\"",
+    "select * from json_to_recordset ( '[]' ) as x ( a int )",
+    "select string_agg ( a :: text , ',' order by f ( a ) ) , percentile_cont ( 0.5 ) within group ( order by g ( ) ) from t",
+];
+
+#[tokio::test]
+async fn relations_and_functions_are_those_that_the_server_finds() {
+    let server = Server::start();
+    let client = server.client().await;
+    let fixture = "create table t (a int); create table u (a int); create schema s; create table s.v (a int);
+        create function f(a int) returns int language sql as 'select 1'; create function g() returns int language sql as 'select 1'";
+    client.batch_execute(fixture).await.unwrap();
+    let found = "select distinct coalesce(p.proname::text, d.refobjid::regclass::text) || ' ' || d.refclassid::regclass
+        from pg_depend d join pg_rewrite r on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid
+        left join pg_proc p on d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid
+        where r.ev_class = 'seen'::regclass and d.refclassid in ('pg_class'::regclass, 'pg_proc'::regclass)
+        and d.refobjid <> 'seen'::regclass order by 1";
+    let bases: Vec<Vec<&str>> = NAMING.iter().map(|base| base.split(' ').collect()).collect();
+    let mut numbers = Numbers(0x0123_4567_89ab_cdef);
+    let (mut compared, mut unknown) = (0, 0);
+    for round in 0..2_000 {
+        let sql = mixed(&bases, round, &mut numbers);
+        client.batch_execute("begin").await.unwrap();
+        // Column names may repeat in a query, not in a view.
+        let made = client.batch_execute(&format!("create view seen as select 1 as one from ({sql}) q")).await;
+        let rows = if made.is_ok() { client.query(found, &[]).await.unwrap() } else { Vec::new() };
+        client.batch_execute("rollback").await.unwrap();
+        let Ok(script) = read(&sql) else { continue };
+        let [statement] = script.statements.as_slice() else { continue };
+        if made.is_err() {
+            continue;
+        }
+        let facts = &statement.facts;
+        if facts.traits.contains(Traits::RELATIONS_UNKNOWN) {
+            unknown += 1;
+            continue;
+        }
+        let server_says: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        let relations = facts.relations.iter().map(|r| format!("{} pg_class", r.name.trim_start_matches("public.")));
+        let functions = facts.functions.iter().map(|f| f.trim_start_matches("public."));
+        let own_functions = functions.filter(|f| matches!(*f, "f" | "g")).map(|f| format!("{f} pg_proc"));
+        let we_say: BTreeSet<String> = relations.chain(own_functions).collect();
+        assert_eq!(we_say.into_iter().collect::<Vec<_>>(), server_says, "{sql:?}");
+        compared += 1;
+    }
+    assert!(compared > 300, "{compared} queries compared");
+    assert!(unknown * 5 < compared, "{unknown} queries are not understood, {compared} are");
 }
