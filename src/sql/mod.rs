@@ -70,7 +70,7 @@ pub fn read(text: &str) -> Result<Arc<Script>, SqlError> {
         .map(|statement| {
             let tree = match &statement.reading.detail {
                 Detail::Parse(_) => trees.next().flatten(),
-                Detail::Relation(index) => one_relation(&statement.words(text), *index, statement.reading.class),
+                Detail::Relation(index) => one_relation(&statement.words(text), *index),
                 Detail::Nothing => Some(TreeFacts { complete: true, ..TreeFacts::default() }),
                 Detail::Hidden => None,
             };
@@ -153,13 +153,10 @@ impl Lines {
 }
 
 /// Makes the facts of a statement whose only relation is named at a known token.
-fn one_relation(words: &Words<'_>, index: usize, class: StatementClass) -> Option<TreeFacts> {
-    let copies = matches!(class, StatementClass::CopyIn | StatementClass::CopyOut | StatementClass::CopyServer);
-    let access = match copies {
-        true if words.find_outside(index + 1, &["FROM", "TO"]).is_some_and(|at| words.is(at, "TO")) => Access::Reads,
-        true => Access::Writes,
-        false => Access::Defines,
-    };
+fn one_relation(words: &Words<'_>, index: usize) -> Option<TreeFacts> {
+    // COPY … TO reads; COPY … FROM and REFRESH give the relation other rows.
+    let copies_out = words.find_outside(index + 1, &["FROM", "TO"]).is_some_and(|at| words.is(at, "TO"));
+    let access = if copies_out { Access::Reads } else { Access::Writes };
     let name = words.relation_name(index)?;
     Some(TreeFacts {
         complete: true,

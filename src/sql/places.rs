@@ -23,7 +23,9 @@ pub(super) fn read(words: &Words<'_>) -> Option<TreeFacts> {
         "REINDEX" => reindex(words)?,
         _ => return None,
     };
-    let relations = names.into_iter().map(|name| Relation { name, access: Access::Defines }).collect::<BTreeSet<_>>();
+    let only_looks = words.is_any(0, &["LOCK", "ANALYZE", "ANALYSE"]);
+    let access = if only_looks { Access::Reads } else { Access::Defines };
+    let relations = names.into_iter().map(|name| Relation { name, access }).collect::<BTreeSet<_>>();
     Some(TreeFacts { complete: true, relations, ..TreeFacts::default() })
 }
 
@@ -92,6 +94,9 @@ fn alter(words: &Words<'_>) -> Option<Vec<String>> {
         () => return None,
     };
     let name = words.after(1 + kind_length, &["IF", "EXISTS"]);
+    if words.are(name, &["ALL", "IN"]) {
+        return None;
+    }
     let (first, rest) = named(words, name)?;
     let rest = if words.has(rest, TokenKind::Operator) { rest + 1 } else { rest };
     let mut names = vec![first];

@@ -251,6 +251,8 @@ fn relations_are_found_with_what_is_done_to_them() {
         ("#t", "REINDEX TABLE CONCURRENTLY t"),
         ("+t #t", "CREATE TABLE IF NOT EXISTS t (LIKE t)"),
         ("+t", "LOCK TABLE t IN SHARE MODE"),
+        ("+t +u", "ANALYZE VERBOSE t (a), u"),
+        ("*s.v", "REFRESH MATERIALIZED VIEW CONCURRENTLY s.v"),
         ("+t", "COPY t TO STDOUT"),
         ("*s.t", "COPY s.t (a) FROM STDIN"),
         ("+t", "COPY (SELECT * FROM t) TO STDOUT"),
@@ -260,6 +262,30 @@ fn relations_are_found_with_what_is_done_to_them() {
         ("", "SET a = 'b'"),
         ("", "DROP FUNCTION f(int)"),
     ]);
+}
+
+#[test]
+fn statements_that_may_name_more_than_is_seen_have_unknown_relations() {
+    for sql in [
+        "ALTER TABLE ALL IN TABLESPACE a SET TABLESPACE b",
+        "ALTER TABLE t INHERIT p",
+        "ALTER TABLE t ALTER COLUMN a SET DEFAULT f() NO SUCH GRAMMAR",
+        "CREATE RULE r AS ON INSERT TO t DO ALSO DELETE FROM u",
+        "CREATE TRIGGER g AFTER INSERT ON t WHEN (f()) EXECUTE FUNCTION g('x')",
+        "GRANT SELECT ON ALL TABLES IN SCHEMA s TO r",
+        "COPY t FROM STDIN WHERE f()",
+        "CREATE SCHEMA s CREATE TABLE t (a int)",
+        "REINDEX SCHEMA s",
+        "REASSIGN OWNED BY a TO b",
+        "EXECUTE p",
+        "SELECT 1 FROM t WHERE",
+        "DROP SCHEMA s CASCADE",
+        "DROP TYPE y CASCADE",
+        "TRUNCATE t CASCADE",
+        "DROP OWNED BY r",
+    ] {
+        assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
+    }
 }
 
 #[test]

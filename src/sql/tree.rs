@@ -9,6 +9,8 @@
 mod convert;
 mod facts;
 
+use std::panic::catch_unwind;
+
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 use sqlparser::tokenizer::Token as ParserToken;
@@ -38,6 +40,11 @@ pub(super) fn read_all(statements: &[Words<'_>]) -> Vec<Option<TreeFacts>> {
 }
 
 fn read(words: &Words<'_>) -> Option<TreeFacts> {
+    // A parser that gives up by panicking has not understood the statement; nothing of it is used afterwards.
+    catch_unwind(|| parse(words)).ok().flatten()
+}
+
+fn parse(words: &Words<'_>) -> Option<TreeFacts> {
     let tokens = convert::tokens(words)?;
     let dialect = PostgreSqlDialect {};
     let mut parser = Parser::new(&dialect).with_tokens(tokens);

@@ -1,13 +1,9 @@
-//! Reading SQL as a whole: the labelled statements, every known bypass, hostile sizes, properties of all texts, and
-//! agreement with a real server on where tokens and statements end.
+//! Reading SQL as a whole: the labelled statements, every known bypass, hostile sizes, and properties of all texts.
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of tests fail as tests do")]
 
-use std::collections::HashSet;
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod server;
+
 use std::time::Duration;
 
 use pgsandbox::model::{StatementClass, StatementFacts};
@@ -15,7 +11,6 @@ use pgsandbox::sql::scanner::{TokenKind, tokens};
 use pgsandbox::sql::{Reader, SqlError, read};
 use proptest::prelude::*;
 use serde_json::Value;
-use tokio_postgres::{Client, NoTls};
 
 const LABELLED: &str = include_str!("../cases/sql-labelled.jsonl");
 
@@ -120,6 +115,13 @@ fn nearly_all_labelled_reads_are_safe_and_nothing_that_must_be_refused_is() {
         }
     }
     assert!(f64::from(safe_reads) / f64::from(reads) >= 0.95, "{safe_reads} of {reads}");
+}
+
+#[test]
+fn the_labelled_statements_own_fixture_is_understood() {
+    let script = read(include_str!("../cases/sql-fixture.sql")).unwrap();
+    assert_eq!(script.statements.len(), 22);
+    assert!(script.statements.iter().all(|s| s.facts.class != StatementClass::Unparsed));
 }
 
 #[test]
@@ -429,233 +431,4 @@ fn is_code(text: &str) -> bool {
     let text = text.lines().filter(|line| !line.trim_start().starts_with("\\restrict")).collect::<Vec<_>>().join("\n");
     let quiet = |kind| matches!(kind, TokenKind::Space | TokenKind::Comment | TokenKind::Semicolon);
     tokens(&text).is_ok_and(|all| all.iter().any(|t| !quiet(t.kind)))
-}
-
-/// A server of its own in a temporary directory, reached by its socket, gone at the end.
-struct Server {
-    directory: tempfile::TempDir,
-    process: Child,
-}
-
-impl Server {
-    fn start() -> Self {
-        let directory = tempfile::Builder::new().prefix("pgs").tempdir_in("/tmp").unwrap();
-        let user = unprivileged();
-        if let Some((uid, gid)) = user {
-            chown(directory.path(), Some(uid), Some(gid)).unwrap();
-        }
-        let program = |name: &str| {
-            let mut command = Command::new(binaries().join(name));
-            command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            if let Some((uid, gid)) = user {
-                command.uid(uid).gid(gid);
-            }
-            command
-        };
-        let data = directory.path().join("data");
-        let made = program("initdb")
-            .args(["-U", "tester", "-A", "trust", "-N", "-E", "UTF8", "--locale=C", "-D"])
-            .arg(&data)
-            .status();
-        assert!(made.unwrap().success(), "initdb");
-        let process = program("postgres")
-            .args(["-F", "-c", "listen_addresses=", "-k"])
-            .arg(directory.path())
-            .arg("-D")
-            .arg(&data)
-            .spawn()
-            .unwrap();
-        Self { directory, process }
-    }
-
-    /// Connects as soon as the server answers.
-    async fn client(&self) -> Client {
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(self.directory.path()).user("tester").dbname("postgres");
-        let answers = async {
-            loop {
-                if let Ok((client, connection)) = config.connect(NoTls).await {
-                    tokio::spawn(connection);
-                    return client;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), answers).await.unwrap()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
-}
-
-/// Returns the newest installed server's binaries.
-fn binaries() -> PathBuf {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").unwrap_or_else(|e| panic!("no Postgres is installed: {e}"));
-    let version = |path: &Path| path.file_name().and_then(|n| n.to_str()).and_then(|n| n.parse::<u32>().ok());
-    let newest = versions.map(|entry| entry.unwrap().path()).max_by_key(|path| version(path)).unwrap();
-    newest.join("bin")
-}
-
-/// Returns whom to run as, for servers refuse to run as root.
-fn unprivileged() -> Option<(u32, u32)> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
-    let line = passwd.lines().find(|line| line.starts_with("postgres:")).unwrap();
-    let fields: Vec<_> = line.split(':').collect();
-    Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
-}
-
-/// Returns what the server makes of a text as one statement: the columns, or its complaint, which names tokens.
-async fn parsed(client: &Client, sql: &str) -> String {
-    match client.prepare(sql).await {
-        Ok(statement) => format!("{:?}", statement.columns().iter().map(|c| (c.name(), c.type_())).collect::<Vec<_>>()),
-        Err(error) => match error.as_db_error() {
-            Some(error) => format!("{} {}", error.code().code(), error.message()),
-            None => panic!("{sql:?}: {error}"),
-        },
-    }
-}
-
-/// Checks that what we take for one token is not two to the server: alone in its place, it is no syntax error.
-async fn check_is_one_token(client: &Client, kind: TokenKind, token: &str) {
-    // Underscores and other radixes came with Postgres 16.
-    let old_number = token.bytes().all(|b| !b.is_ascii_alphabetic() && b != b'_');
-    let sql = if matches!(kind, TokenKind::String | TokenKind::UnicodeString | TokenKind::DollarString)
-        || (kind == TokenKind::Number && old_number)
-    {
-        format!("select {token}")
-    } else if matches!(kind, TokenKind::Word | TokenKind::QuotedName) {
-        format!("select 1 as {token}")
-    } else if kind == TokenKind::Operator {
-        format!("select 1 operator({token}) 1")
-    } else {
-        return;
-    };
-    let answer = parsed(client, &sql).await;
-    let two = answer.contains("syntax error") || answer.contains("unterminated") || answer.contains("junk");
-    assert!(!two, "{token:?} is not one {kind:?} to the server: {answer}");
-}
-
-const SEVERAL: &str = "cannot insert multiple commands into a prepared statement";
-
-/// Numbers from a fixed seed, so that a failure comes again.
-struct Numbers(u64);
-
-impl Numbers {
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        from[usize::try_from(self.0 % from.len() as u64).unwrap()]
-    }
-}
-
-/// An expression whose operands, operators and comments touch each other, with statements before and behind.
-fn expression(numbers: &mut Numbers) -> String {
-    const OPERANDS: &[&str] = &[
-        "1",
-        "2.",
-        ".5",
-        "1e1",
-        "'a'",
-        "'a''b'",
-        "'\\'",
-        "E'\\''",
-        "E'a'\n'\\'b'",
-        "'a' -- '\n 'b'",
-        "'a'\r'b'",
-        "$$a$$",
-        "$é$'$é$",
-        "$a$$b$$a$",
-        "B'1'",
-        "x'1f'",
-        "N'n'",
-        "U&'\\0061'",
-        "null",
-        "true",
-        "(select 1)",
-        "a.b",
-        "\"a\"\"b\"",
-        "\"$$\"",
-        "a$$",
-        "é",
-        "array[1,2]",
-        "cast('1' as int)",
-        "@1",
-        "-1",
-        "'1'::int",
-        "_1",
-        "pi()",
-    ];
-    const OPERATORS: &[&str] = &[
-        "+", "-", "*", "/", "<", ">", "=", "<=", ">=", "<>", "!=", "||", "@", "~", "#", "&", "|", "^", "%", "@-", "*-",
-        "<-", ">-", "=-", "+-", "-+", "~-", "|/", "->>", "?-", "<<", "=>", "::", ":=", ",", " as ", " and ", " is ",
-        ";select ", "..",
-    ];
-    const GLUE: &[&str] =
-        &["", "", "", " ", "/* ' */", "/*/**/\"*/", "-- '\n", "--\"\r", "\n", "\t", "\u{c}", "--$$\n", "/*;*/"];
-    let mut text = "select ".to_owned();
-    for index in 0..numbers.pick(&[1, 2, 2, 3, 4]) {
-        if index > 0 {
-            text += numbers.pick(GLUE);
-            text += numbers.pick(OPERATORS);
-        }
-        text += numbers.pick(GLUE);
-        text += numbers.pick(OPERANDS);
-    }
-    text + numbers.pick(GLUE)
-}
-
-fn random_soup(numbers: &mut Numbers) -> String {
-    let length = numbers.pick(&[2, 4, 6, 8, 10]);
-    let parts: Vec<_> = (0..length).map(|_| numbers.pick(FRAGMENTS)).collect();
-    format!("select {}", parts.concat())
-}
-
-#[tokio::test]
-async fn tokens_and_statements_end_where_the_server_ends_them() {
-    let server = Server::start();
-    let client = server.client().await;
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
-    let (mut compared, mut accepted) = (0, 0);
-    let mut alone = HashSet::new();
-    for round in 0..6_000 {
-        let text = if round % 3 == 0 { random_soup(&mut numbers) } else { expression(&mut numbers) };
-        // What we refuse never reaches a server; COPY data and psql's lines are not for it either.
-        let Ok(all) = tokens(&text) else { continue };
-        let Ok(script) = read(&text) else { continue };
-        if text.contains("COPY") || text.contains('\\') && all.iter().any(|t| t.kind == TokenKind::Backslash) {
-            continue;
-        }
-        let apart: Vec<_> = all
-            .iter()
-            .filter(|t| !matches!(t.kind, TokenKind::Space | TokenKind::Comment))
-            .map(|t| &text[t.range()])
-            .collect();
-        let as_written = parsed(&client, &text).await;
-        let with_spaces = parsed(&client, &apart.join(" ")).await;
-        assert_eq!(as_written, with_spaces, "{text:?} is cut differently: {apart:?}");
-        if as_written.contains(SEVERAL) {
-            assert!(script.statements.len() > 1, "{text:?} is several statements to the server");
-        }
-        if as_written.starts_with('[') {
-            assert_eq!(script.statements.len(), 1, "{text:?} is one statement to the server");
-            accepted += 1;
-        }
-        for token in &all {
-            let token_text = &text[token.range()];
-            if alone.insert(token_text.to_owned()) {
-                check_is_one_token(&client, token.kind, token_text).await;
-            }
-        }
-        compared += 1;
-    }
-    assert!(compared > 3_000 && accepted > 300, "{compared} texts compared, {accepted} accepted");
-    assert!(alone.len() > 300, "{} tokens", alone.len());
 }
