@@ -15,8 +15,11 @@
 //! | `deny_traits` | traits that a statement may not have | none |
 //! | `allow_functions`, `deny_functions` | patterns of functions that may be called, and that may not | every, none |
 //! | `allow_relations`, `deny_relations` | lists of `name` (pattern) and `access` (`reads`, `writes`, `defines`; absent: all) | every, none |
-//! | `unknown` | `allow` or `deny` statements whose relations and functions are not known, where there are rules for them | `deny` |
-//! | `unparsed` | `allow` or `deny` statements whose class is not known | `deny`; in a profile's rules only beside `allow_classes` |
+//! | `unknown` | `allow` or `deny` statements whose relations and functions are not known, where there are rules for them | `deny` beside `allow_functions`, `allow_relations` or `deny_relations` |
+//! | `unparsed` | `allow` or `deny` statements whose class is not known | `deny` beside `allow_classes` |
+//!
+//! So a list of what may run, or of what must not be touched, also refuses what cannot be told. `deny_functions` alone
+//! does not: text can always hide a call, and Postgres is what stands behind it.
 //!
 //! Functions are matched as written and without their schema. A relation that is written without a schema is denied
 //! by a pattern for any schema, and allowed only by a pattern that has none.
@@ -146,7 +149,7 @@ impl Policy for StatementGuard {
     fn configure(settings: Settings) -> Result<(Self, Vec<Bucket>), Vec<Problem>> {
         let mut problems = Problems::default();
         let (general, profiles) = settings.split();
-        let general = Rules::read(general, "", Answer::Deny, &mut problems);
+        let general = Rules::read(general, "", &mut problems);
         let profiles = profiles
             .into_iter()
             .enumerate()
@@ -157,9 +160,7 @@ impl Policy for StatementGuard {
                         .add(format!("{path}match"), "the rules are for no profile; name some, or `*` for every one");
                 }
                 let patterns = Patterns::read(&section.profiles, &format!("{path}match"), &mut problems);
-                // What a section does not speak of, the general rules decide.
-                let unparsed = if section.allow_classes.is_some() { Answer::Deny } else { Answer::Allow };
-                (patterns, Rules::read(section, &path, unparsed, &mut problems))
+                (patterns, Rules::read(section, &path, &mut problems))
             })
             .collect();
         problems.done((Self { general, profiles }, Vec::new()))
@@ -211,7 +212,7 @@ impl Settings {
 }
 
 impl Rules {
-    fn read(rules: ProfileSettings, path: &str, unparsed: Answer, problems: &mut Problems) -> Self {
+    fn read(rules: ProfileSettings, path: &str, problems: &mut Problems) -> Self {
         let at = |name: &str| format!("{path}{name}");
         let mut classes = match &rules.allow_classes {
             Some(words) => Classes::read(words, &at("allow_classes"), problems),
@@ -222,12 +223,15 @@ impl Rules {
         for flag in problems.words(&at("deny_traits"), &rules.deny_traits, StatementTraits::WORDS) {
             deny_traits |= flag;
         }
-        let mut answer = |name: &str, word: Option<String>, absent: Answer| match word {
+        let mut answer = |name: &str, word: Option<String>, deny: bool| match word {
             Some(word) => problems.word(&at(name), &word, Answer::WORDS).unwrap_or(Answer::Deny),
-            None => absent,
+            None if deny => Answer::Deny,
+            None => Answer::Allow,
         };
-        let unknown = answer("unknown", rules.unknown, Answer::Deny);
-        let unparsed = answer("unparsed", rules.unparsed, unparsed);
+        let names_matter =
+            rules.allow_functions.is_some() || rules.allow_relations.is_some() || !rules.deny_relations.is_empty();
+        let unknown = answer("unknown", rules.unknown, names_matter);
+        let unparsed = answer("unparsed", rules.unparsed, rules.allow_classes.is_some());
         Self {
             classes,
             allow_tags: read_tags(rules.allow_tags, &at("allow_tags"), problems),
