@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "2e697a0ecd7bd210337e4480e5231e75f0e4a36f2c4d30908bd354b5b13d3c68",
+        sha256: "406afcfeefaa817c7fc56a596c158d559dcd32a9da9a1833f8c47168a4d054ea",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]
