@@ -116,38 +116,21 @@ impl Record {
             write!(
                 text,
                 "    Bundled {{\n        name: \"{name}\",\n        component: include_bytes!(\"{path}\"),\n        \
-                 sha256: \"{digest}\",\n        default_settings: include_str!(\"{name}/default.json\"),\n        \
-                 cases: include_str!(\"{name}/cases.toml\"),\n    }},\n"
+                 sha256: \"{digest}\",\n        default_settings: include_str!(\"{name}/default.json\"),\n    }},\n"
             )
             .unwrap_or_default();
         }
-        text.push_str("];\n");
+        text.push_str("]\n");
         text
     }
 }
 
-const HEAD: &str = r#"// The bundled policies: written by policies-build, not by hand. Holds nothing that is not built from `policies/`.
-
-/// A policy that the program carries.
-#[derive(Clone, Copy, Debug)]
-#[allow(dead_code, unreachable_pub, reason = "whoever includes this decides what is used and how far it is seen")]
-pub struct Bundled {
-    /// Its name, as a policy file names it and as it describes itself.
-    pub name: &'static str,
-    /// The WebAssembly component.
-    pub component: &'static [u8],
-    /// The component's digest, in lower-case hexadecimal.
-    pub sha256: &'static str,
-    /// The settings it has where nobody configured any: a JSON object.
-    pub default_settings: &'static str,
-    /// Its cases file, in TOML.
-    pub cases: &'static str,
-}
-
-/// Every bundled policy, sorted by name.
-#[allow(dead_code, unreachable_pub, reason = "whoever includes this decides what is used and how far it is seen")]
-pub static BUNDLED: &[Bundled] = &[
-"#;
+/// An expression, so that the host says what a `Bundled` is: `const BUNDLED: &[Bundled] = include!("…/bundled.rs");`.
+const HEAD: &str = "\
+// The bundled policies, sorted by name: an expression to be included where a struct `Bundled` is in scope.
+// Written by policies-build, not by hand.
+&[
+";
 
 /// Returns a digest in lower-case hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {

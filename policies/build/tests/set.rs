@@ -7,12 +7,20 @@ use pgsandbox_policy::{Decision, Description, Policy, Request, Verdict, testing}
 /// A policy of the set with its default settings.
 struct Member {
     about: Description,
+    default_settings: &'static str,
+    /// Returns what is wrong with settings.
+    problems: fn(&str) -> Vec<(String, String)>,
     decide: Box<dyn Fn(&Request) -> Decision>,
 }
 
-fn member<P: Policy + 'static>(default_settings: &str) -> Member {
+fn member<P: Policy + 'static>(default_settings: &'static str) -> Member {
     let policy: P = testing::configured(default_settings);
-    Member { about: P::describe(), decide: Box::new(move |request| policy.evaluate(request)) }
+    Member {
+        about: P::describe(),
+        default_settings,
+        problems: testing::problems::<P>,
+        decide: Box::new(move |request| policy.evaluate(request)),
+    }
 }
 
 macro_rules! set {
@@ -108,6 +116,39 @@ fn an_owner_may_do_everything_with_its_own_sandbox_but_run_commands() {
             Err((by, code)) => assert!(runs_commands && by == "host-command", "{operation}: {by} {code}"),
         }
     }
+}
+
+/// Lays settings over others, as a policy file does: whole keys replace those beneath.
+fn over(beneath: &serde_json::Value, settings: Option<&toml::Value>) -> serde_json::Value {
+    let mut all = beneath.clone();
+    let settings = settings.map_or(serde_json::Value::Null, |settings| serde_json::to_value(settings).unwrap());
+    for (key, value) in settings.as_object().into_iter().flatten() {
+        all[key] = value.clone();
+    }
+    all
+}
+
+#[test]
+fn the_guide_shows_settings_that_are_accepted() {
+    let guide = include_str!("../../../docs/guides/bundled-policies.md");
+    let set = set();
+    let mut shown = 0;
+    for block in guide.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        let file: toml::Table = block.parse().unwrap();
+        for policy in file["policy"].as_array().unwrap() {
+            let source = policy["source"].as_str().unwrap();
+            let (_, member) = set.iter().find(|(name, _)| *name == source).unwrap();
+            let defaults = serde_json::from_str(member.default_settings).unwrap();
+            let settings = over(&defaults, policy.get("settings"));
+            let sections = policy.get("owners").and_then(toml::Value::as_table).into_iter().flatten();
+            let sections = sections.map(|(_, section)| over(&settings, Some(section)));
+            for settings in sections.chain([settings.clone()]) {
+                assert_eq!((member.problems)(&settings.to_string()), [], "{source}: {settings}");
+                shown += 1;
+            }
+        }
+    }
+    assert!(shown > 5, "the guide shows hardly any settings");
 }
 
 #[test]

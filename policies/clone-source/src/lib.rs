@@ -7,7 +7,7 @@
 //!
 //! An entry fits by `name` (pattern; configured sources only) or by `host` (pattern, in lower case), with `ports`,
 //! `database` (pattern) and `user` (pattern) where they are there; an entry by `host` also fits a configured source.
-//! Terms of an entry and of `production` alike:
+//! `production` may also say `allow = false`: such sources may not be cloned. Terms of an entry and of it alike:
 //!
 //! | term | meaning | absent |
 //! |---|---|---|
@@ -30,12 +30,15 @@ const TLS_REQUIRED: &str = "tls_required";
 const SCHEMA_ONLY_REQUIRED: &str = "schema_only_required";
 const REASON_REQUIRED: &str = "reason_required";
 
+/// The longest name of a group, in bytes.
+const GROUP_BYTES_MAX: usize = 128;
+
 /// The settings.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     allow: Vec<EntrySettings>,
-    production: Option<TermsSettings>,
+    production: Option<ProductionSettings>,
 }
 
 /// One entry as it is written.
@@ -54,10 +57,20 @@ pub struct EntrySettings {
     consent: bool,
 }
 
-/// Terms as they are written.
+/// What is said of production, as it is written.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct TermsSettings {
+pub struct ProductionSettings {
+    allow: Option<bool>,
+    tls: Option<String>,
+    schema_only: bool,
+    reason: bool,
+    approval_group: Option<String>,
+    consent: bool,
+}
+
+/// Terms as they are written, wherever that is.
+struct TermsSettings {
     tls: Option<String>,
     schema_only: bool,
     reason: bool,
@@ -109,7 +122,17 @@ impl Policy for ClonePolicy {
             .enumerate()
             .map(|(index, entry)| Entry::read(entry, &format!("allow[{index}]"), &mut problems))
             .collect();
-        let production = settings.production.map(|terms| Terms::read(terms, "production", &mut problems));
+        let production = settings.production.and_then(|production| {
+            let terms = TermsSettings {
+                tls: production.tls,
+                schema_only: production.schema_only,
+                reason: production.reason,
+                approval_group: production.approval_group,
+                consent: production.consent,
+            };
+            let terms = Terms::read(terms, "production", &mut problems);
+            production.allow.unwrap_or(true).then_some(terms)
+        });
         problems.done((Self { allow, production }, Vec::new()))
     }
 
@@ -145,7 +168,7 @@ impl ClonePolicy {
                 return Decision::deny(
                     SOURCE_NOT_ALLOWED,
                     format!("{what} is a production database, and none may be cloned; {}", self.allowed()),
-                    format!("{what} refused: `production` is not set"),
+                    format!("{what} refused: `production` allows none"),
                 );
             }
         };
@@ -240,8 +263,9 @@ impl Entry {
 
 impl Terms {
     fn read(terms: TermsSettings, path: &str, problems: &mut Problems) -> Self {
-        if terms.approval_group.as_deref() == Some("") {
-            problems.add(format!("{path}.approval_group"), "an empty name is no group; leave it out for no approval");
+        if terms.approval_group.as_ref().is_some_and(|group| group.is_empty() || group.len() > GROUP_BYTES_MAX) {
+            let message = format!("a group's name has 1 to {GROUP_BYTES_MAX} bytes; leave it out for no approval");
+            problems.add(format!("{path}.approval_group"), message);
         }
         let tls = match &terms.tls {
             Some(word) => problems.word(&format!("{path}.tls"), word, Tls::WORDS).unwrap_or(Tls::VerifyFull),

@@ -16,6 +16,8 @@ use pgsandbox_policy::{Bucket, Decision, Description, Impact, Policy, Problem, P
 
 /// The longest interval that can be set: a day. Buckets live in memory; longer budgets are no rates.
 const INTERVAL_MS_MAX: u64 = 86_400_000;
+/// The longest time an empty bucket may take to fill: what the host can count.
+const FILL_MS_MAX: u64 = 366 * 86_400_000;
 
 /// The settings.
 #[derive(Debug, serde::Deserialize)]
@@ -60,6 +62,10 @@ impl Policy for RateLimit {
             problems.check_range(&format!("{path}.burst"), rate.burst.into(), 1, u32::MAX.into());
             problems.check_range(&format!("{path}.per_interval"), rate.per_interval.into(), 1, u32::MAX.into());
             problems.check_range(&format!("{path}.interval_ms"), rate.interval_ms, 1, INTERVAL_MS_MAX);
+            let fill_ms = u128::from(rate.interval_ms) * u128::from(rate.burst) / u128::from(rate.per_interval.max(1));
+            if fill_ms > u128::from(FILL_MS_MAX) {
+                problems.add(&path, "an empty bucket would take more than 366 days to fill; lower `burst`");
+            }
             if let Some(impact) = problems.word(&path, &word, Impact::WORDS) {
                 limited.push(impact);
             }
@@ -117,6 +123,12 @@ mod tests {
             "wrties":{"burst":1,"per_interval":1,"interval_ms":1}},"costs":{"run_sql":2}}"#;
         let paths: Vec<_> = testing::problems::<RateLimit>(settings).into_iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["impacts.creates.burst", "impacts.creates.interval_ms", "impacts.wrties", "costs.run_sql"]);
+    }
+
+    #[test]
+    fn a_bucket_that_never_fills_is_refused() {
+        let settings = r#"{"impacts":{"reads":{"burst":4294967295,"per_interval":1,"interval_ms":86400000}}}"#;
+        assert_eq!(testing::problems::<RateLimit>(settings)[0].0, "impacts.reads");
     }
 
     #[test]

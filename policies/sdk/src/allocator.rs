@@ -37,14 +37,21 @@ impl Bump {
             self.next.set(&raw const __heap_base as usize);
             self.end.set(core::arch::wasm32::memory_size(0) * PAGE_BYTES);
         }
-        let start = (self.next.get() + align - 1) & !(align - 1);
-        let Some(after) = start.checked_add(bytes) else { return 0 };
+        let mut start = self.next.get().next_multiple_of(align);
+        let mut after = start.checked_add(bytes).unwrap_or(usize::MAX);
         if after > self.end.get() {
-            let pages = (after - self.end.get()).div_ceil(PAGE_BYTES);
+            // Whoever takes a snapshot grows the memory too, and keeps what it got.
+            let size = core::arch::wasm32::memory_size(0) * PAGE_BYTES;
+            if size != self.end.get() {
+                self.end.set(size);
+                start = size.next_multiple_of(align);
+                after = start.checked_add(bytes).unwrap_or(usize::MAX);
+            }
+            let pages = (after - size).div_ceil(PAGE_BYTES);
             if core::arch::wasm32::memory_grow(0, pages) == usize::MAX {
                 return 0;
             }
-            self.end.set(self.end.get() + pages * PAGE_BYTES);
+            self.end.set(size + pages * PAGE_BYTES);
         }
         self.next.set(after);
         start

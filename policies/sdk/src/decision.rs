@@ -2,6 +2,22 @@
 
 use crate::{Charge, Decision, Denial, Description, Obligation, Phase, Quota, Scope, Verdict};
 
+/// The longest message, audit text or warning, in bytes; a host takes longer ones for a policy gone wrong.
+pub const TEXT_BYTES_MAX: usize = 4 << 10;
+
+/// Makes a text fit: names and reasons in it may come from a caller.
+fn fit(mut text: String) -> String {
+    const CUT: &str = "…";
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX - CUT.len()));
+        text.push_str(CUT);
+    }
+    if text.contains(char::is_control) {
+        text = text.replace(char::is_control, " ");
+    }
+    text
+}
+
 impl Description {
     /// Starts a description. `settings_schema` is a JSON Schema.
     pub fn new(name: &str, version: &str, settings_schema: &str) -> Self {
@@ -72,12 +88,12 @@ impl Decision {
     }
 
     /// Refuses under a declared code. `message` tells the agent what is refused and what would be allowed; `audit`
-    /// tells auditors why.
+    /// tells auditors why. Both are made fit for a host: no control characters, and cut at [`TEXT_BYTES_MAX`].
     pub fn deny(code: &str, message: impl Into<String>, audit: impl Into<String>) -> Self {
         Self::of(Verdict::Deny(Denial {
             code: code.to_owned(),
-            message: message.into(),
-            audit: audit.into(),
+            message: fit(message.into()),
+            audit: fit(audit.into()),
             retry_after_ms: None,
         }))
     }
@@ -108,7 +124,7 @@ impl Decision {
     /// Adds a remark for the caller.
     #[must_use]
     pub fn warn(mut self, warning: impl Into<String>) -> Self {
-        self.warnings.push(warning.into());
+        self.warnings.push(fit(warning.into()));
         self
     }
 }
@@ -122,5 +138,25 @@ impl Obligation {
     /// Allows at most `limit` bytes in all live sandboxes together.
     pub fn database_bytes(scope: Scope, limit: u64) -> Self {
         Self::MaxDatabaseBytes(Quota { scope, limit })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> String {
+        match Decision::deny("code", text, "audit").verdict {
+            Verdict::Deny(denial) => denial.message,
+            Verdict::Pass | Verdict::Abstain => panic!("not a denial"),
+        }
+    }
+
+    #[test]
+    fn texts_are_made_fit() {
+        assert_eq!(message("as it is"), "as it is");
+        assert_eq!(message("a\x1b[2J\nb"), "a [2J b");
+        let long = message(&"漢".repeat(TEXT_BYTES_MAX));
+        assert!(long.len() <= TEXT_BYTES_MAX && long.ends_with('…'), "{}", long.len());
     }
 }

@@ -64,6 +64,7 @@ pub use bindings::pgsandbox::policy::types::{
     Obligation, Origin, Outcome, Phase, Principal, Problem, Quota, Relation, Request, Requested, Sandbox, Scope,
     Server, Statement, StatementClass, StatementTraits, Tls, Transport, Usage, Verdict,
 };
+pub use decision::TEXT_BYTES_MAX;
 pub use exports::{Policy, Slot};
 pub use glob::{Pattern, Patterns};
 pub use settings::Problems;

@@ -15,8 +15,11 @@
 //! | `deny_traits` | traits that a statement may not have | none |
 //! | `allow_functions`, `deny_functions` | patterns of functions that may be called, and that may not | every, none |
 //! | `allow_relations`, `deny_relations` | lists of `name` (pattern) and `access` (`reads`, `writes`, `defines`; absent: all) | every, none |
-//! | `unknown` | `allow` or `deny` statements whose relations and functions are not known, where there are rules for them | `deny` |
-//! | `unparsed` | `allow` or `deny` statements whose class is not known | `deny`; in a profile's rules only beside `allow_classes` |
+//! | `unknown` | `allow` or `deny` statements whose relations and functions are not known, where there are rules for them | `deny` beside `allow_functions`, `allow_relations` or `deny_relations` |
+//! | `unparsed` | `allow` or `deny` statements whose class is not known | `deny` beside `allow_classes` |
+//!
+//! So a list of what may run, or of what must not be touched, also refuses what cannot be told. `deny_functions` alone
+//! does not: text can always hide a call, and Postgres is what stands behind it.
 //!
 //! Functions are matched as written and without their schema. A relation that is written without a schema is denied
 //! by a pattern for any schema, and allowed only by a pattern that has none.
@@ -36,30 +39,12 @@ const TRAIT_NOT_ALLOWED: &str = "trait_not_allowed";
 const UNKNOWN_NOT_ALLOWED: &str = "unknown_not_allowed";
 const UNPARSED_NOT_ALLOWED: &str = "unparsed_not_allowed";
 
-/// The settings: a set of rules, and further sets for some profiles.
+/// The settings: a set of rules, and further sets for some profiles, which have `match` and no `profiles`.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    allow_classes: Option<Vec<String>>,
-    deny_classes: Vec<String>,
-    allow_tags: Vec<String>,
-    deny_tags: Vec<String>,
-    deny_traits: Vec<String>,
-    allow_functions: Option<Vec<String>>,
-    deny_functions: Vec<String>,
-    allow_relations: Option<Vec<RelationSettings>>,
-    deny_relations: Vec<RelationSettings>,
-    unknown: Option<String>,
-    unparsed: Option<String>,
-    profiles: Vec<ProfileSettings>,
-}
-
-/// A set of rules for some profiles.
-#[derive(Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ProfileSettings {
     #[serde(rename = "match")]
-    profiles: Vec<String>,
+    matches: Option<Vec<String>>,
     allow_classes: Option<Vec<String>>,
     deny_classes: Vec<String>,
     allow_tags: Vec<String>,
@@ -71,6 +56,7 @@ pub struct ProfileSettings {
     deny_relations: Vec<RelationSettings>,
     unknown: Option<String>,
     unparsed: Option<String>,
+    profiles: Option<Vec<Settings>>,
 }
 
 /// Relations, and what is done to them.
@@ -143,25 +129,26 @@ impl Policy for StatementGuard {
             ])
     }
 
-    fn configure(settings: Settings) -> Result<(Self, Vec<Bucket>), Vec<Problem>> {
+    fn configure(mut settings: Settings) -> Result<(Self, Vec<Bucket>), Vec<Problem>> {
         let mut problems = Problems::default();
-        let (general, profiles) = settings.split();
-        let general = Rules::read(general, "", Answer::Deny, &mut problems);
-        let profiles = profiles
-            .into_iter()
-            .enumerate()
-            .map(|(index, section)| {
-                let path = format!("profiles[{index}].");
-                if section.profiles.is_empty() {
-                    problems
-                        .add(format!("{path}match"), "the rules are for no profile; name some, or `*` for every one");
-                }
-                let patterns = Patterns::read(&section.profiles, &format!("{path}match"), &mut problems);
-                // What a section does not speak of, the general rules decide.
-                let unparsed = if section.allow_classes.is_some() { Answer::Deny } else { Answer::Allow };
-                (patterns, Rules::read(section, &path, unparsed, &mut problems))
-            })
-            .collect();
+        if settings.matches.is_some() {
+            problems.add("match", "the general rules hold for every profile; rules for some go into `profiles`");
+        }
+        let sections = settings.profiles.take().unwrap_or_default();
+        let general = Rules::read(settings, "", &mut problems);
+        let mut profiles = Vec::with_capacity(sections.len());
+        for (index, mut section) in sections.into_iter().enumerate() {
+            let path = format!("profiles[{index}].");
+            if section.profiles.is_some() {
+                problems.add(format!("{path}profiles"), "rules for a profile hold no further ones");
+            }
+            let matches = section.matches.take().unwrap_or_default();
+            if matches.is_empty() {
+                problems.add(format!("{path}match"), "the rules are for no profile; name some, or `*` for every one");
+            }
+            let patterns = Patterns::read(&matches, &format!("{path}match"), &mut problems);
+            profiles.push((patterns, Rules::read(section, &path, &mut problems)));
+        }
         problems.done((Self { general, profiles }, Vec::new()))
     }
 
@@ -189,29 +176,8 @@ impl Policy for StatementGuard {
     }
 }
 
-impl Settings {
-    /// Separates the general rules from the sections.
-    fn split(self) -> (ProfileSettings, Vec<ProfileSettings>) {
-        let general = ProfileSettings {
-            profiles: Vec::new(),
-            allow_classes: self.allow_classes,
-            deny_classes: self.deny_classes,
-            allow_tags: self.allow_tags,
-            deny_tags: self.deny_tags,
-            deny_traits: self.deny_traits,
-            allow_functions: self.allow_functions,
-            deny_functions: self.deny_functions,
-            allow_relations: self.allow_relations,
-            deny_relations: self.deny_relations,
-            unknown: self.unknown,
-            unparsed: self.unparsed,
-        };
-        (general, self.profiles)
-    }
-}
-
 impl Rules {
-    fn read(rules: ProfileSettings, path: &str, unparsed: Answer, problems: &mut Problems) -> Self {
+    fn read(rules: Settings, path: &str, problems: &mut Problems) -> Self {
         let at = |name: &str| format!("{path}{name}");
         let mut classes = match &rules.allow_classes {
             Some(words) => Classes::read(words, &at("allow_classes"), problems),
@@ -222,12 +188,15 @@ impl Rules {
         for flag in problems.words(&at("deny_traits"), &rules.deny_traits, StatementTraits::WORDS) {
             deny_traits |= flag;
         }
-        let mut answer = |name: &str, word: Option<String>, absent: Answer| match word {
+        let mut answer = |name: &str, word: Option<String>, deny: bool| match word {
             Some(word) => problems.word(&at(name), &word, Answer::WORDS).unwrap_or(Answer::Deny),
-            None => absent,
+            None if deny => Answer::Deny,
+            None => Answer::Allow,
         };
-        let unknown = answer("unknown", rules.unknown, Answer::Deny);
-        let unparsed = answer("unparsed", rules.unparsed, unparsed);
+        let names_matter =
+            rules.allow_functions.is_some() || rules.allow_relations.is_some() || !rules.deny_relations.is_empty();
+        let unknown = answer("unknown", rules.unknown, names_matter);
+        let unparsed = answer("unparsed", rules.unparsed, rules.allow_classes.is_some());
         Self {
             classes,
             allow_tags: read_tags(rules.allow_tags, &at("allow_tags"), problems),
@@ -503,11 +472,12 @@ mod tests {
     #[test]
     fn every_fault_is_reported() {
         let settings = r#"{"deny_classes":["cluster","dcl","unparsed"],"deny_tags":["drop table"],"deny_traits":["net"],
-            "deny_relations":[{"name":"","access":["reading"]}],"unknown":"maybe","profiles":[{"unparsed":"no"}]}"#;
+            "deny_relations":[{"name":"","access":["reading"]}],"unknown":"maybe","match":["x"],"profiles":[{"unparsed":"no","profiles":[]}]}"#;
         let paths: Vec<_> = testing::problems::<StatementGuard>(settings).into_iter().map(|(path, _)| path).collect();
         assert_eq!(
             paths,
             [
+                "match",
                 "deny_classes[1]",
                 "deny_classes",
                 "deny_traits[0]",
@@ -515,6 +485,7 @@ mod tests {
                 "deny_tags[0]",
                 "deny_relations[0].access[0]",
                 "deny_relations[0].name",
+                "profiles[0].profiles",
                 "profiles[0].match",
                 "profiles[0].unparsed",
             ]
