@@ -137,6 +137,11 @@ impl Set {
         self.policies.iter().map(|policy| &policy.info)
     }
 
+    /// Returns whether a policy that is concerned is shown the statements' texts: only then need a context hold them.
+    pub fn sees_text(&self, context: &Context) -> bool {
+        self.policies.iter().any(|policy| policy.info.sees_text && concerned(policy, context))
+    }
+
     /// Returns the buckets, with their policies, that the concerned policies may charge: whose balances they are shown.
     pub fn buckets(&self, context: &Context) -> Vec<(String, Bucket)> {
         let concerned = self.policies.iter().filter(|policy| concerned(policy, context));

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod bundled;
 pub(crate) mod guest;
 
 use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, MemoryBook, NoConsents, admit};
