@@ -21,6 +21,9 @@ use super::{
     TIMEOUT_MS_MIN, answer, sha256_hex,
 };
 
+/// What a limit's origin says where no policy set it: no policy may pass for one of these.
+const RESERVED_NAMES: [&str; 3] = ["core", "profile", "request"];
+
 /// A loaded generation of policies.
 pub struct Set {
     /// Sorted by name.
@@ -207,6 +210,9 @@ fn set_faults(specs: &[Spec]) -> Vec<LoadFault> {
     }
     let mut names = BTreeSet::new();
     for spec in specs {
+        if RESERVED_NAMES.contains(&spec.name.as_str()) {
+            add(&spec.name, "name", "the name stands for what is no policy; give the policy another".to_owned());
+        }
         if !names.insert(&spec.name) {
             add(&spec.name, "name", "the name is used twice; give one of the two another".to_owned());
         }

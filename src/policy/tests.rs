@@ -398,6 +398,12 @@ fn without_a_set_everything_is_refused_until_there_is_one() {
 }
 
 #[test]
+fn a_policy_cannot_pass_for_the_core() {
+    let error = Set::load(&Fakes(vec![]), &[spec("core", ENFORCE)], 1).unwrap_err();
+    assert_eq!(error.faults[0].path, "name");
+}
+
+#[test]
 fn descriptions_and_buckets_out_of_bounds_are_refused_at_load() {
     let load = |fake: Fake| {
         let error = Set::load(&Fakes(vec![("a".into(), fake)]), &[spec("a", ENFORCE)], 1).unwrap_err();

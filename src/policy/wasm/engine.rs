@@ -11,6 +11,7 @@ use std::time::Duration;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::model::{Code, Failure};
 use crate::policy::{Loaded, Loader, MEMORY_BYTES_MAX, Spec};
 
 use super::cache::Cache;
@@ -64,6 +65,14 @@ pub enum HostError {
         /// What is wrong.
         detail: String,
     },
+}
+
+impl From<HostError> for Failure {
+    fn from(error: HostError) -> Self {
+        Self::new(Code::PolicyNotReady, "the host of the policies cannot be started; the request was not run")
+            .hint("`pgsandbox doctor` says why")
+            .audit(error.to_string())
+    }
 }
 
 /// Loads and runs policies. Cheap to clone.
