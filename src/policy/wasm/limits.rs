@@ -25,7 +25,7 @@ pub const TICK_MS: u64 = 5;
 /// The fewest ticks of a deadline: the first may come at once.
 pub const TICKS_MIN: u64 = 2;
 /// Fuel of `describe` and `configure`, and of a start function there: they run at load, on large settings.
-pub const LOAD_FUEL: u64 = 500_000_000;
+pub const LOAD_FUEL: u64 = 200_000_000;
 /// The clock behind it, in milliseconds.
 pub const LOAD_TIMEOUT_MS: u64 = 5_000;
 
