@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::model::{
-    Code, Context, Decision, Failure, KeyedCharge, Limit, ObligationKind, Obligations, Scope, Timestamp,
+    Code, Context, Decision, Failure, KeyedCharge, Limit, ObligationKind, Obligations, Phase, Scope, Timestamp,
 };
 
 use super::effective::{Effective, named, unmet};
@@ -162,6 +162,10 @@ fn prepare<T: Admissible>(
 ) -> Result<Prepared<T>, Failure> {
     if let Some(refusal) = &decision.refusal {
         return Err(refusal.clone());
+    }
+    // A decision for a list was made with less, and for a result too late.
+    if context.phase != Phase::Before {
+        return Err(Failure::new(Code::Internal, "only what was decided before a call can admit it"));
     }
     let obligations = &decision.obligations;
     meets(obligations, T::MEETS, context.operation)?;

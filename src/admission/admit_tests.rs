@@ -124,6 +124,15 @@ fn a_refusal_of_the_policies_stands() {
 }
 
 #[test]
+fn only_a_decision_made_before_the_call_admits_it() {
+    for phase in [Phase::Visible, Phase::After] {
+        let context = Context { phase, ..context() };
+        let failure = admit(Make::default(), &context, &decision(&[]), &MemoryBook::default(), &NoConsents);
+        assert_eq!(failure.unwrap_err().code, Code::Internal);
+    }
+}
+
+#[test]
 fn an_obligation_the_operation_cannot_meet_is_named() {
     for (obligation, word) in [
         (Obligation::ReadOnly, "`read-only`"),

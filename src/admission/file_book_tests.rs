@@ -67,43 +67,102 @@ fn a_book_outlives_its_process_and_full_accounts_are_forgotten() {
     assert_eq!(book.read("me").unwrap(), Entries::default());
 }
 
-fn check_damaged(damage: impl Fn(&mut Vec<u8>)) {
+/// Damages the file of an account that was charged `charges` times.
+fn damaged(charges: usize, damage: impl Fn(&mut Vec<u8>)) -> (Result<(), BookError>, Result<Entries, BookError>) {
     let (_parent, directory) = fresh();
     let book = FileBook::open(&directory).unwrap();
-    charge(&book, 5).unwrap();
-    let path = book.path(&digest("me"));
+    for _ in 0..charges {
+        charge(&book, 5).unwrap();
+    }
+    let path = book.path("me");
     let mut bytes = std::fs::read(&path).unwrap();
     damage(&mut bytes);
     std::fs::write(&path, &bytes).unwrap();
-    let error = charge(&book, 5).unwrap_err();
+    let read = book.read("me");
+    let charged = charge(&book, 5);
+    if charged.is_err() {
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "a damaged file is left for an operator to see");
+    }
+    (charged, read)
+}
+
+/// The places of the first and the second state.
+const FIRST: usize = PLACE_BYTES;
+const SECOND: usize = 0;
+
+fn check_damaged(charges: usize, damage: impl Fn(&mut Vec<u8>)) {
+    let (charged, read) = damaged(charges, damage);
+    let error = charged.unwrap_err();
     assert!(matches!(error, BookError::Damaged { .. }), "{error:?}");
+    assert_eq!(read, Err(error.clone()));
     let failure = Failure::from(error);
     assert_eq!(failure.code, Code::LimitsUnavailable);
     assert!(failure.audit.unwrap().contains(".book"), "the log names the file");
-    assert_eq!(std::fs::read(&path).unwrap(), bytes, "and the file is left for an operator to see");
 }
 
 #[test]
 fn a_damaged_file_refuses() {
-    check_damaged(Vec::clear);
-    check_damaged(|bytes| bytes.truncate(bytes.len() - 1));
-    check_damaged(|bytes| bytes[40] ^= 1);
-    check_damaged(|bytes| bytes.push(0));
-    check_damaged(|bytes| *bytes = vec![0; FILE_BYTES_MAX + 1]);
-    check_damaged(|bytes| {
-        // Of another version, with a fitting digest.
-        let mut other = b"pgsandbox book 2".to_vec();
-        let digest = Sha256::digest(&other);
-        other.extend_from_slice(&digest);
-        *bytes = other;
+    check_damaged(1, |bytes| bytes.truncate(bytes.len() - 1));
+    check_damaged(1, |bytes| bytes[FIRST + 40] ^= 1);
+    check_damaged(1, |bytes| bytes[FIRST + 24..FIRST + 28].fill(0xff));
+    check_damaged(2, |bytes| {
+        bytes[FIRST] ^= 1;
+        bytes[SECOND] ^= 1;
     });
+    check_damaged(1, |bytes| {
+        // Of another version, with a fitting digest.
+        let mut other = encode(1, &Entries::default());
+        other[15] = b'2';
+        let body = other.len() - DIGEST_BYTES;
+        let digest = Sha256::digest(&other[..body]);
+        other[body..].copy_from_slice(&digest);
+        bytes.truncate(FIRST);
+        bytes.extend_from_slice(&other);
+    });
+}
+
+#[test]
+fn a_change_that_was_cut_short_leaves_the_state_before_it() {
+    let (charged, read) = damaged(2, |bytes| bytes[SECOND + 30..SECOND + 60].fill(0));
+    let (once, _) = damaged(1, |_| ());
+    assert_eq!((charged, once), (Ok(()), Ok(())));
+    let (_, before) = damaged(1, |_| ());
+    assert_eq!(read, before, "what was charged once is charged once");
+}
+
+#[test]
+fn a_file_that_was_made_and_never_written_holds_nothing() {
+    let (charged, read) = damaged(1, Vec::clear);
+    assert_eq!((charged, read), (Ok(()), Ok(Entries::default())));
+}
+
+#[test]
+fn the_largest_account_fits_its_place() {
+    let key = |n: usize| -> Key { Sha256::digest(n.to_be_bytes()).into() };
+    let full = Entries((0..ACCOUNT_KEYS_MAX).map(|n| (key(n), u64::MAX)).collect());
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    for _ in 0..3 {
+        book.update("me", &mut |entries| {
+            *entries = full.clone();
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(book.read("me").unwrap(), full);
+        book.update("me", &mut |entries| {
+            entries.0.pop_last();
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(book.read("me").unwrap().0.len(), ACCOUNT_KEYS_MAX - 1);
+    }
 }
 
 #[test]
 fn a_file_that_cannot_be_read_or_written_refuses() {
     let (_parent, directory) = fresh();
     let book = FileBook::open(&directory).unwrap();
-    let path = book.path(&digest("me"));
+    let path = book.path("me");
     std::fs::create_dir(&path).unwrap();
     let failure = Failure::from(charge(&book, 5).unwrap_err());
     assert_eq!((failure.code, failure.retryable), (Code::LimitsUnavailable, true));
@@ -116,7 +175,10 @@ fn a_file_that_cannot_be_read_or_written_refuses() {
 fn an_account_in_use_is_busy_in_the_end() {
     let (_parent, directory) = fresh();
     let book = FileBook::open(&directory).unwrap();
-    let _held = book.lock(&digest("me")).unwrap();
+    charge(&book, 5).unwrap();
+    let held = File::open(book.path("me")).unwrap();
+    lock(&held, Path::new("me")).unwrap();
+    assert!(book.read("me").is_ok(), "readers do not wait");
     assert_eq!(charge(&book, 5), Err(BookError::Busy { waited_ms: BOOK_WAIT_MS_MAX }));
 }
 

@@ -11,6 +11,9 @@ use crate::model::{
     PolicyReport, Said, Verdict,
 };
 
+/// The code of a denial that the caller is not to tell from there being no such thing.
+pub const NOT_FOUND: &str = "not_found";
+
 /// One policy's part in a decision.
 pub(super) struct Part<'a> {
     pub(super) report: PolicyReport,
@@ -96,6 +99,9 @@ fn uncovered(context: &Context, parts: &[Part<'_>]) -> Option<Failure> {
 }
 
 /// Words a denial. A code that is one of the contract's own words keeps its place there.
+///
+/// A denial with [`NOT_FOUND`] must not tell that the thing exists: the failure names no policy, and whoever words "not
+/// found" otherwise puts those words in place of these.
 fn denied(policy: &str, denial: &Denial) -> Failure {
     const OWN_WORDS: [Code; 5] = [
         Code::RateLimited,
@@ -104,13 +110,14 @@ fn denied(policy: &str, denial: &Denial) -> Failure {
         Code::ExtensionNotAllowed,
         Code::ReadonlyViolation,
     ];
-    let code = OWN_WORDS.into_iter().find(|code| code.as_str() == denial.code).unwrap_or(Code::Denied);
-    let mut failure = Failure::new(code, denial.message.clone());
-    failure.policy = Some((policy.to_owned(), denial.code.clone()));
+    let hidden = denial.code == NOT_FOUND;
+    let own = OWN_WORDS.into_iter().find(|code| code.as_str() == denial.code).unwrap_or(Code::Denied);
+    let mut failure = Failure::new(if hidden { Code::DatabaseNotFound } else { own }, denial.message.clone());
+    failure.policy = (!hidden).then(|| (policy.to_owned(), denial.code.clone()));
     if !denial.audit.is_empty() {
         failure = failure.audit(denial.audit.clone());
     }
-    match denial.retry_after_ms {
+    match denial.retry_after_ms.filter(|_| !hidden) {
         Some(ms) => failure.retry_after_ms(ms),
         None => failure,
     }

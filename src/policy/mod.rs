@@ -21,6 +21,7 @@ pub use answer::{
 };
 pub use evaluator::{ConfigureError, Configured, Description, Evaluation, Evaluator, Loaded, Loader, Problem, Request};
 pub use holder::{Holder, Reloaded};
+pub use merge::NOT_FOUND;
 pub use owners::pattern_fault;
 pub use set::{LoadError, LoadFault, PolicyInfo, Set};
 pub use spec::{

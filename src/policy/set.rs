@@ -24,6 +24,9 @@ use super::{
     TIMEOUT_MS_MIN, answer, sha256_hex,
 };
 
+/// What a limit's origin says where no policy set it: no policy may pass for one of these.
+const RESERVED_NAMES: [&str; 3] = ["core", "profile", "request"];
+
 /// A loaded generation of policies.
 pub struct Set {
     /// Sorted by name.
@@ -140,6 +143,11 @@ impl Set {
         self.policies.iter().map(|policy| &policy.info)
     }
 
+    /// Returns whether a policy that is concerned is shown the statements' texts: only then need a context hold them.
+    pub fn sees_text(&self, context: &Context) -> bool {
+        self.policies.iter().any(|policy| policy.info.sees_text && concerned(policy, context))
+    }
+
     /// Returns the buckets, with their policies, that the concerned policies may charge: whose balances they are shown.
     pub fn buckets(&self, context: &Context) -> Vec<(String, Bucket)> {
         let concerned = self.policies.iter().filter(|policy| concerned(policy, context));
@@ -225,6 +233,9 @@ fn set_faults(specs: &[Spec]) -> Vec<LoadFault> {
     }
     let mut names = BTreeSet::new();
     for spec in specs {
+        if RESERVED_NAMES.contains(&spec.name.as_str()) {
+            add(&spec.name, "name", "the name stands for what is no policy; give the policy another".to_owned());
+        }
         if !names.insert(&spec.name) {
             add(&spec.name, "name", "the name is used twice; give one of the two another".to_owned());
         }

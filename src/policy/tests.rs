@@ -232,6 +232,31 @@ fn the_contracts_words_keep_their_place_and_others_are_denied() {
 }
 
 #[test]
+fn a_thing_that_must_not_be_seen_is_not_found() {
+    let hides = fake(deny(NOT_FOUND)).describing(|d| d.codes = vec![NOT_FOUND.into()]);
+    let refusal = set(&[("p", ENFORCE, hides)]).decide(&context(Phase::Before), &[]).refusal.unwrap();
+    assert_eq!((refusal.code, refusal.policy), (Code::DatabaseNotFound, None));
+    assert_eq!(refusal.audit.as_deref(), Some("for auditors"));
+}
+
+#[test]
+fn texts_are_wanted_only_where_a_concerned_policy_sees_them() {
+    let fakes = Fakes(vec![(
+        "a".into(),
+        fake(Verdict::Pass).describing(|d| {
+            (d.covers, d.concerns) = (vec![], vec!["run_sql".into()]);
+        }),
+    )]);
+    let sees = |sees_text: bool, operation: &'static str| {
+        let spec = Spec { sees_text, ..spec("a", ENFORCE) };
+        Set::load(&fakes, &[spec], 1).unwrap().sees_text(&Context { operation, ..context(Phase::Before) })
+    };
+    assert!(sees(true, "run_sql"));
+    assert!(!sees(true, "doctor"));
+    assert!(!sees(false, "run_sql"));
+}
+
+#[test]
 fn demands_of_enforced_policies_are_merged_with_their_origin() {
     let limits = |rows: u64| {
         fake(Verdict::Pass).with(|d| {
@@ -370,6 +395,12 @@ fn without_a_set_everything_is_refused_until_there_is_one() {
         .unwrap();
     assert_eq!((reloaded.from, reloaded.to.number), (None, 2));
     assert!(holder.current().is_ok());
+}
+
+#[test]
+fn a_policy_cannot_pass_for_the_core() {
+    let error = Set::load(&Fakes(vec![]), &[spec("core", ENFORCE)], 1).unwrap_err();
+    assert_eq!(error.faults[0].path, "name");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, process};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -146,7 +147,9 @@ fn key(path: &Path) -> io::Result<Zeroizing<[u8; KEY_BYTES]>> {
 
 /// Writes a file beside its place and has `put` move it there.
 fn write_whole(path: &Path, bytes: &[u8], put: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
-    let staged = path.with_extension(format!("{}.new", process::id()));
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let staged = path.with_extension(format!("{}-{number}.new", process::id()));
     let write = |mut file: File| file.write_all(bytes);
     let written = options()
         .write(true)
@@ -172,4 +175,41 @@ fn deserialize(engine: &Engine, code: &[u8]) -> Option<Component> {
     // SAFETY: the bytes are what `Component::serialize` gave this program: they carry its MAC under a key that only this
     // user can read. A version or target that differs is refused by wasmtime itself.
     unsafe { Component::deserialize(engine, code) }.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn servers_that_start_at_once_agree_on_one_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        let together = Barrier::new(8);
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let start = || {
+                together.wait();
+                key(&path).unwrap()
+            };
+            let started: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            started.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0] && **key != [0; KEY_BYTES]));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside the key");
+    }
+
+    #[test]
+    fn the_oldest_files_make_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("compiled");
+        let cache = Cache::open(&path, &Engine::default()).unwrap();
+        for number in 0..FILES_MAX + 3 {
+            cache.put(&number.to_string(), b"code").unwrap();
+        }
+        let kept = fs::read_dir(&path).unwrap().count() - 1;
+        assert_eq!(kept, FILES_MAX, "and the key");
+        assert!(path.join(format!("{}.cwasm", FILES_MAX + 2)).exists());
+    }
 }

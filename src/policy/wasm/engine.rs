@@ -1,16 +1,18 @@
 //! The engine all policies share, its clock, and the queue in front of its pool.
 //!
 //! The pool has a fixed number of slots. A thread that needs one waits for it up to a deadline and is
-//! then told `busy`. The clock is a thread of its own that ends with the engine.
+//! then told `busy`. The clock is a thread of its own that ends with the host, and stands still while
+//! nothing runs: several idle servers on one machine are normal.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::model::{Code, Failure};
 use crate::policy::{Loaded, Loader, MEMORY_BYTES_MAX, Spec};
 
 use super::cache::Cache;
@@ -27,6 +29,8 @@ pub const SLOT_WAIT_MS_DEFAULT: u64 = 250;
 const MEMORY_KEPT_BYTES: usize = 256 << 10;
 /// The same for tables.
 const TABLE_KEPT_BYTES: usize = 64 << 10;
+/// Ticks for which the clock runs on when nothing does: starting it costs more than a tick.
+const IDLE_TICKS_MAX: u32 = 20;
 /// Unmapped bytes behind a memory: bounds are checked in code, so this only catches small offsets.
 const MEMORY_GUARD_BYTES: u64 = 64 << 10;
 
@@ -66,6 +70,14 @@ pub enum HostError {
     },
 }
 
+impl From<HostError> for Failure {
+    fn from(error: HostError) -> Self {
+        Self::new(Code::PolicyNotReady, "the host of the policies cannot be started; the request was not run")
+            .hint("`pgsandbox doctor` says why")
+            .audit(error.to_string())
+    }
+}
+
 /// Loads and runs policies. Cheap to clone.
 #[derive(Clone)]
 pub struct Host {
@@ -76,8 +88,14 @@ pub struct Host {
 pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) linker: Linker<Bounds>,
-    pub(super) slots: Slots,
+    pub(super) slots: Arc<Slots>,
     pub(super) cache: Option<Cache>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.slots.close();
+    }
 }
 
 impl Host {
@@ -88,12 +106,13 @@ impl Host {
     pub fn new(settings: &HostSettings) -> Result<Self, HostError> {
         let slots = settings.slots.max(1);
         let engine = Engine::new(&config(slots)).map_err(|error| HostError::Engine(error.to_string()))?;
-        start_clock(&engine)?;
         let cache = settings.cache_directory.as_ref().map(|path| Cache::open(path, &engine)).transpose()?;
-        let slots = Slots::new(slots, Duration::from_millis(settings.slot_wait_ms));
+        let slots = Arc::new(Slots::new(slots, Duration::from_millis(settings.slot_wait_ms)));
         // Nothing is ever added to the linker: a policy that imports a function cannot be instantiated.
         let linker = Linker::new(&engine);
-        Ok(Self { shared: Arc::new(Shared { engine, linker, slots, cache }) })
+        let shared = Shared { engine, linker, slots, cache };
+        start_clock(&shared)?;
+        Ok(Self { shared: Arc::new(shared) })
     }
 }
 
@@ -144,29 +163,37 @@ fn config(slots: u32) -> Config {
     config
 }
 
-fn start_clock(engine: &Engine) -> Result<(), HostError> {
-    let weak = engine.weak();
-    let tick = move || {
-        while let Some(engine) = weak.upgrade() {
-            engine.increment_epoch();
-            drop(engine);
+/// Starts the thread that counts ticks while anything runs.
+fn start_clock(shared: &Shared) -> Result<(), HostError> {
+    let (engine, slots) = (shared.engine.weak(), Arc::clone(&shared.slots));
+    let run = move || {
+        while slots.wait_for_work() {
             thread::sleep(Duration::from_millis(TICK_MS));
+            let Some(engine) = engine.upgrade() else { return };
+            engine.increment_epoch();
         }
     };
-    thread::Builder::new().name("policy-clock".to_owned()).spawn(tick).map(drop).map_err(HostError::Clock)
+    thread::Builder::new().name("policy-clock".to_owned()).spawn(run).map(drop).map_err(HostError::Clock)
 }
 
 /// The queue for slots of the pool.
 pub(super) struct Slots {
     counts: Mutex<Counts>,
     freed: Condvar,
+    /// For the clock: something runs again, or nothing ever will.
+    wanted: Condvar,
     wait: Duration,
 }
 
 struct Counts {
     free: u32,
+    in_use: u32,
     /// Waking nobody costs a system call, so it is known whether somebody waits.
     waiting: u32,
+    /// Ticks since a slot was last taken.
+    idle_ticks: u32,
+    clock_stands: bool,
+    closed: bool,
 }
 
 /// A slot, free again when dropped.
@@ -174,12 +201,17 @@ pub(super) struct Slot<'a>(&'a Slots);
 
 impl Slots {
     fn new(count: u32, wait: Duration) -> Self {
-        Self { counts: Mutex::new(Counts { free: count, waiting: 0 }), freed: Condvar::new(), wait }
+        let counts = Counts { free: count, in_use: 0, waiting: 0, idle_ticks: 0, clock_stands: false, closed: false };
+        Self { counts: Mutex::new(counts), freed: Condvar::new(), wanted: Condvar::new(), wait }
     }
 
-    /// Waits for a slot, no longer than the host's deadline.
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a slot, no longer than the host's deadline. While a slot is taken the clock runs.
     pub(super) fn take(&self) -> Option<Slot<'_>> {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts();
         if counts.free == 0 {
             counts.waiting += 1;
             let waited = self.freed.wait_timeout_while(counts, self.wait, |counts| counts.free == 0);
@@ -187,14 +219,38 @@ impl Slots {
             counts.waiting -= 1;
         }
         counts.free = counts.free.checked_sub(1)?;
+        counts.in_use += 1;
+        counts.idle_ticks = 0;
+        if counts.clock_stands {
+            counts.clock_stands = false;
+            self.wanted.notify_all();
+        }
         Some(Slot(self))
+    }
+
+    /// Returns at once while slots are in use or were a moment ago, else when one is taken; `false` when the host has
+    /// ended.
+    fn wait_for_work(&self) -> bool {
+        let mut counts = self.counts();
+        counts.idle_ticks = counts.idle_ticks.saturating_add(1);
+        if counts.idle_ticks > IDLE_TICKS_MAX && counts.in_use == 0 {
+            counts.clock_stands = true;
+        }
+        let waited = self.wanted.wait_while(counts, |counts| counts.clock_stands && !counts.closed);
+        !waited.unwrap_or_else(PoisonError::into_inner).closed
+    }
+
+    fn close(&self) {
+        self.counts().closed = true;
+        self.wanted.notify_all();
     }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.0.counts();
         counts.free += 1;
+        counts.in_use -= 1;
         if counts.waiting > 0 {
             self.0.freed.notify_one();
         }
@@ -212,5 +268,33 @@ mod tests {
         assert!(slots.take().is_none());
         drop(held);
         assert!(slots.take().is_some());
+    }
+
+    #[test]
+    fn the_clock_stands_while_nothing_runs_and_ends_with_the_host() {
+        let slots = Slots::new(2, Duration::ZERO);
+        let held = slots.take().unwrap();
+        assert!((0..IDLE_TICKS_MAX * 2).all(|_| slots.wait_for_work()), "it runs as long as a slot is taken");
+        drop(held);
+        thread::scope(|scope| {
+            let clock = scope.spawn(|| slots.wait_for_work());
+            while !slots.counts().clock_stands {
+                thread::yield_now();
+            }
+            assert!(!clock.is_finished());
+            drop(slots.take().unwrap());
+            assert!(clock.join().unwrap(), "taking a slot starts it");
+            let ending = scope.spawn(|| (0..=IDLE_TICKS_MAX + 1).all(|_| slots.wait_for_work()));
+            slots.close();
+            assert!(!ending.join().unwrap());
+        });
+    }
+
+    #[test]
+    fn a_host_that_is_dropped_takes_its_clock_along() {
+        let host = Host::new(&HostSettings { slots: 1, ..HostSettings::default() }).unwrap();
+        let slots = Arc::clone(&host.shared.slots);
+        drop(host);
+        assert!(!slots.wait_for_work());
     }
 }

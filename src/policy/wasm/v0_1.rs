@@ -341,3 +341,155 @@ fn scope(scope: wit::Scope) -> Scope {
         wit::Scope::Group => Scope::Group,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{Fingerprint, RequestId, SandboxId, Timestamp};
+
+    use super::*;
+
+    /// Reduces a name to letters, so that `ReadLock`, `read-lock` and `READ_LOCK` are one.
+    fn letters(name: &str) -> String {
+        let last = name.rsplit("::").next().unwrap_or(name);
+        last.chars().filter(|c| c.is_ascii_alphanumeric()).collect::<String>().to_lowercase()
+    }
+
+    fn check_word(own: &str, theirs: impl std::fmt::Debug) {
+        assert_eq!(letters(&format!("{theirs:?}")), letters(own));
+    }
+
+    #[test]
+    fn words_of_closed_sets_are_the_same_on_both_sides() {
+        for own in StatementClass::ALL {
+            check_word(own.as_str(), class(own));
+        }
+        for own in Impact::ALL {
+            check_word(own.as_str(), impact(own));
+        }
+        for own in [Phase::Visible, Phase::Before, Phase::After] {
+            check_word(own.as_str(), phase(own));
+        }
+        for (own, word) in Traits::NAMED {
+            let converted = traits(own);
+            assert!(letters(&format!("{converted:?}")).ends_with(&letters(word)), "{converted:?} is not {word}");
+        }
+        let mut all = Traits::default();
+        Traits::NAMED.into_iter().for_each(|(own, _)| all.insert(own));
+        assert_eq!(traits(all), wit::StatementTraits::all());
+        assert_eq!(traits(Traits::default()), wit::StatementTraits::empty());
+    }
+
+    fn context() -> Context {
+        let facts = StatementFacts {
+            class: StatementClass::Write,
+            tag: "UPDATE".into(),
+            traits: Traits::NO_WHERE,
+            relations: vec![Relation { name: "public.t".into(), access: Access::Writes }],
+            functions: vec!["lower".into()],
+            read_only_safe: false,
+            fingerprint: Fingerprint(7),
+        };
+        Context {
+            request_id: RequestId::fresh(),
+            phase: Phase::After,
+            operation: "run_sql",
+            impact: Impact::Writes,
+            principal: Principal {
+                subject: "token".into(),
+                owner: "team".into(),
+                groups: vec!["a".into(), "b".into()],
+                transport: Transport::Http,
+                client: "agent".into(),
+            },
+            group_owner: Some("beneath".into()),
+            now: Timestamp::from_unix_ms(10_000),
+            server: Some(ServerFacts {
+                profile: "local".into(),
+                engine: "postgres".into(),
+                major: Some(18),
+                managed: true,
+            }),
+            sandbox: Some(SandboxFacts {
+                id: SandboxId::fresh(),
+                name: "pgsb_x".into(),
+                owner: "other".into(),
+                group_owner: None,
+                labels: vec![("k".into(), "v".into())],
+                origin: Origin::Fork,
+                created_at: Timestamp::from_unix_ms(7_999),
+                expires_at: Timestamp::from_unix_ms(9_999),
+                bytes: Some(5),
+            }),
+            principal_usage: Some(Usage { live: 1, bytes: 2 }),
+            group_usage: Some(Usage { live: 3, bytes: 4 }),
+            statements: vec![facts.clone(), facts],
+            statement_texts: vec!["UPDATE t SET secret = 1".into(), "UPDATE t SET secret = 2".into()],
+            clone_source: Some(CloneSource {
+                name: None,
+                host: "h".into(),
+                port: 5432,
+                database: "d".into(),
+                user: "u".into(),
+                tls: TlsMode::VerifyCa,
+                production: true,
+                schema_only: false,
+                reason: Some("because".into()),
+            }),
+            requested: Requested {
+                ttl_minutes: Some(1),
+                rows: Some(2),
+                timeout_ms: Some(3),
+                read_only: true,
+                credentials: Some(CredentialAccess::ReadOnly),
+                labels: vec![("l".into(), "m".into())],
+                extensions: vec!["vector".into()],
+                command: vec!["make".into(), "seed".into()],
+            },
+            outcome: Some(OutcomeFacts { rows: 1, bytes: 2, elapsed_ms: 3, columns: vec!["c".into()] }),
+        }
+    }
+
+    #[test]
+    fn every_fact_is_shown() {
+        let context = context();
+        let balances = [Balance { policy: "p".into(), bucket: "b".into(), remaining: 9 }];
+        let shown = request(&Request { context: &context, balances: &balances, with_text: false });
+        assert_eq!((shown.operation.as_str(), shown.now_ms), ("run_sql", 10_000));
+        assert_eq!((shown.principal.subject.as_str(), shown.principal.owner.as_str()), ("token", "team"));
+        assert_eq!((shown.principal.groups.len(), shown.principal.transport), (2, wit::Transport::Http));
+        assert_eq!(shown.group_owner.as_deref(), Some("beneath"));
+        let server = shown.server.unwrap();
+        assert_eq!((server.profile.as_str(), server.major, server.managed), ("local", Some(18), true));
+        let sandbox = shown.sandbox.unwrap();
+        assert_eq!((sandbox.owner.as_str(), sandbox.origin, sandbox.bytes), ("other", wit::Origin::Fork, Some(5)));
+        assert_eq!((sandbox.age_seconds, sandbox.seconds_left), (2, -1), "over by a millisecond is over");
+        assert_eq!((shown.principal_usage.unwrap().live, shown.group_usage.unwrap().bytes), (1, 4));
+        assert_eq!((shown.balances[0].bucket.as_str(), shown.balances[0].remaining), ("b", 9));
+        let statement = &shown.statements[1];
+        assert_eq!((statement.tag.as_str(), statement.read_only_safe), ("UPDATE", false));
+        assert_eq!((statement.relations[0].access, statement.functions[0].as_str()), (wit::Access::Writes, "lower"));
+        let source = shown.clone_source.unwrap();
+        assert_eq!((source.port, source.tls, source.production), (5432, wit::Tls::VerifyCa, true));
+        let requested = shown.requested;
+        assert_eq!((requested.ttl_minutes, requested.rows, requested.timeout_ms), (Some(1), Some(2), Some(3)));
+        assert_eq!(requested.credentials, Some(wit::CredentialAccess::ReadOnly));
+        assert_eq!((requested.read_only, requested.extensions.len(), requested.command.len()), (true, 1, 2));
+        assert_eq!(shown.outcome.unwrap().columns, ["c"]);
+        assert_eq!(facts(&context), 2 * 3 + 1 + 2);
+    }
+
+    #[test]
+    fn texts_are_shown_in_order_and_only_where_granted() {
+        let context = context();
+        let texts = |with_text: bool| -> Vec<_> {
+            let shown = request(&Request { context: &context, balances: &[], with_text });
+            shown.statements.into_iter().map(|statement| statement.text).collect()
+        };
+        assert_eq!(texts(false), [None, None]);
+        let own: Vec<_> = context.statement_texts.iter().cloned().map(Some).collect();
+        assert_eq!(texts(true), own);
+        // Nothing else of the request holds it, in whatever words.
+        let shown = request(&Request { context: &context, balances: &[], with_text: false });
+        assert!(!format!("{shown:?}").contains("secret"));
+    }
+}
