@@ -3,8 +3,9 @@
 //! Every opened entry is closed: by [`Audit::close`], or as abandoned when its [`Ticket`] is dropped, or by
 //! the next process' recovery. Lines are written under one mutex, where the caller stands: a line is one
 //! `write` of a few hundred bytes into the page cache, some microseconds, which is less than handing it to
-//! another thread and waiting for the answer; and the answer must be waited for. Only with `sync = always`
-//! does the caller wait for the disk, which is what that setting asks for.
+//! another thread and waiting for the answer; and the answer must be waited for. Beginning a segment, once per
+//! start and per rotation, also waits for the manifest's lock, which others hold for one line. Only with
+//! `sync = always` does each caller wait for the disk, which is what that setting asks for.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
