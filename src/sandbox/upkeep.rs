@@ -41,19 +41,6 @@ pub trait UpkeepAudit: Send + Sync + 'static {
     async fn close(&self, permit: &Permit<()>, sandbox: &Sandbox, outcome: Result<(), &Failure>);
 }
 
-/// Upkeep that is recorded nowhere: for a call of a person, which is recorded itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Unrecorded;
-
-#[async_trait]
-impl UpkeepAudit for Unrecorded {
-    async fn open(&self, _permit: &Permit<()>, _sandbox: &Sandbox) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    async fn close(&self, _permit: &Permit<()>, _sandbox: &Sandbox, _outcome: Result<(), &Failure>) {}
-}
-
 /// What metadata and server disagree on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orphans {

@@ -18,10 +18,8 @@ use pgsandbox::engine::postgres::SandboxSession;
 use pgsandbox::engine::{
     ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Step,
 };
-use pgsandbox::model::{Check, CredentialAccess, RequestId, Silent, Timestamp};
-use pgsandbox::sandbox::{
-    Core, CreateRequest, Created, Parts, Profile, ProfileSettings, Sandbox, Unrecorded, UpkeepAudit,
-};
+use pgsandbox::model::{Check, CredentialAccess, Failure, RequestId, Silent, Timestamp};
+use pgsandbox::sandbox::{Core, CreateRequest, Created, Parts, Profile, ProfileSettings, Sandbox, UpkeepAudit};
 use pgsandbox::secret::{KeyRing, KeySource};
 use pgsandbox::store::{DirectSessions, FailPoints, Inert, Point, Store};
 use tokio::sync::Notify;
@@ -487,21 +485,29 @@ pub fn request() -> CreateRequest {
     CreateRequest { profile: "local".to_owned(), name_hint: Some("task".to_owned()), ..CreateRequest::default() }
 }
 
-pub async fn create(core: &Core) -> Result<Sandbox, pgsandbox::model::Failure> {
+pub async fn create(core: &Core) -> Result<Sandbox, Failure> {
     create_as(core, SystemReason::Recovery, request()).await.map(|created| created.sandbox)
 }
 
-pub async fn create_as(
-    core: &Core,
-    reason: SystemReason,
-    request: CreateRequest,
-) -> Result<Created, pgsandbox::model::Failure> {
+pub async fn create_as(core: &Core, reason: SystemReason, request: CreateRequest) -> Result<Created, Failure> {
     core.create(&permit(reason), request, Arc::new(Silent), CancellationToken::new()).await
 }
 
-pub async fn upkeep(core: &Core) -> Result<(), pgsandbox::model::Failure> {
+pub async fn upkeep(core: &Core) -> Result<(), Failure> {
     let audit: Arc<dyn UpkeepAudit> = Arc::new(Unrecorded);
     core.upkeep(&core.profiles()[0], &authority(), &audit, 0).await
+}
+
+/// Upkeep that is recorded nowhere.
+struct Unrecorded;
+
+#[async_trait]
+impl UpkeepAudit for Unrecorded {
+    async fn open(&self, _permit: &Permit<()>, _sandbox: &Sandbox) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn close(&self, _permit: &Permit<()>, _sandbox: &Sandbox, _outcome: Result<(), &Failure>) {}
 }
 
 /// A throw-away Postgres for the metadata, without TCP.
