@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::model::{Check, CredentialAccess, Failure, SandboxId, SandboxNames, Secret, Timestamp};
+use crate::model::{Check, Code, CredentialAccess, Failure, SandboxId, SandboxNames, Secret, Timestamp};
 
 /// All that an engine needs to make, find and remove one sandbox.
 #[derive(Clone, Debug)]
@@ -200,6 +200,31 @@ pub enum EngineError {
     /// The failure is known to the contract.
     #[error("{0}")]
     Known(Box<Failure>),
+}
+
+impl From<EngineError> for Failure {
+    /// Words the error for a caller; what the server said goes to the log.
+    fn from(error: EngineError) -> Self {
+        let message = error.to_string();
+        match error {
+            EngineError::Unreachable { detail, .. } => Self::new(Code::PostgresConnectionFailed, message)
+                .hint("see `pgsandbox doctor`; the call may be repeated once the server answers")
+                .audit(detail),
+            EngineError::Auth { .. } => Self::new(Code::PostgresAuthFailed, message),
+            EngineError::Busy { .. } => {
+                Self::new(Code::Busy, message).hint("try again when the other sessions have ended")
+            }
+            EngineError::Refused { sqlstate, detail, .. } => {
+                let mut failure = Self::new(Code::Internal, message)
+                    .hint("see the log under the request id, and `pgsandbox doctor`")
+                    .audit(detail);
+                failure.detail_mut().sqlstate = Some(sqlstate);
+                failure
+            }
+            EngineError::Unsupported(_) => Self::new(Code::InvalidConfiguration, message),
+            EngineError::Known(failure) => *failure,
+        }
+    }
 }
 
 /// A shared engine.

@@ -14,4 +14,8 @@ mod plans;
 mod toy_engine;
 
 #[cfg(test)]
+mod engine;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
 mod wire;

@@ -1,9 +1,31 @@
 //! The Postgres engine: managed cluster, admin and sandbox sessions, plan steps, isolation.
 
+mod access;
+mod admin;
 mod endpoint;
+mod engine;
+mod extensions;
+mod health;
+mod managed;
+mod names;
 pub(crate) mod net;
+mod scram;
+mod server;
+mod startup;
+mod steps;
+mod url;
+mod verify;
 mod wire;
 
+pub use admin::AdminSession;
 pub use endpoint::{Endpoint, Host, StartupOptions};
+pub use engine::PostgresEngine;
+pub use managed::{
+    ADMIN_ROLE, BinarySettings, ClusterStatus, Home, Installation, ManagedCluster, ManagedError, ManagedSettings,
+    PORT_FIRST, RunAs, discover,
+};
 pub use net::NetError;
+pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};
+pub use startup::{APPLICATION_NAME, Purpose, as_options_text, options};
+pub use url::{Credentials, PostgresUrl, UrlError, UrlOrigin};
 pub use wire::*;

@@ -10,22 +10,24 @@ fn within(ms: u64, text: &str) -> StatementCall<'_> {
     StatementCall { timeout: Duration::from_millis(ms), ..call(text) }
 }
 
-/// Waits until the backend `process_id` runs nothing any more, a second at most.
-async fn is_idle_within_a_second(watcher: &mut SandboxSession, process_id: i32) -> bool {
+/// Waits until the backend `process_id` runs something, or nothing any more. Says whether it came to that in time.
+async fn becomes(active: bool, process_id: i32, watcher: &mut SandboxSession, time: Duration) -> bool {
     let since = Instant::now();
-    let busy = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process_id} AND state = 'active'");
-    while since.elapsed() < Duration::from_secs(1) {
-        if value(watcher, &busy).await == "0" {
+    let text = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process_id} AND state = 'active'");
+    while since.elapsed() < time {
+        if (value(watcher, &text).await == "1") == active {
             return true;
         }
     }
     false
 }
 
-/// Waits until the backend `process_id` runs something.
+async fn is_idle_within_a_second(watcher: &mut SandboxSession, process_id: i32) -> bool {
+    becomes(false, process_id, watcher, Duration::from_secs(1)).await
+}
+
 async fn is_busy(watcher: &mut SandboxSession, process_id: i32) {
-    let busy = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {process_id} AND state = 'active'");
-    while value(watcher, &busy).await == "0" {}
+    assert!(becomes(true, process_id, watcher, Duration::from_secs(20)).await);
 }
 
 async fn watcher(cluster: &Cluster) -> SandboxSession {

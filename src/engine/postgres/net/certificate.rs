@@ -201,6 +201,13 @@ mod tests {
     }
 
     #[test]
+    fn a_real_certificate_is_hashed_whole() {
+        let pem = include_bytes!("../../../../tests/it/wire/tls/server.pem");
+        let der = CertificateDer::from_pem_slice(pem).unwrap();
+        assert_eq!(end_point_hash(&der), Some(Sha384::digest(&der).to_vec()));
+    }
+
+    #[test]
     fn ed25519_binds_nothing() {
         assert_eq!(end_point_hash(&[0x30, 9, 0x30, 0, 0x30, 5, 0x06, 3, 0x2b, 0x65, 0x70]), None);
     }

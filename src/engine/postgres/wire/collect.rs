@@ -32,7 +32,10 @@ pub(super) struct Collector {
 
 impl Collector {
     pub(super) fn new(limits: ResultLimits) -> Self {
-        let limits = ResultLimits { value_bytes_max: limits.value_bytes_max.min(VALUE_BYTES_MAX), ..limits };
+        // A value that could never fit is left out alone, and not its row with it.
+        let budget = usize::try_from(limits.bytes_max).unwrap_or(usize::MAX);
+        let value_bytes_max = limits.value_bytes_max.min(VALUE_BYTES_MAX).min(budget);
+        let limits = ResultLimits { value_bytes_max, ..limits };
         Self { limits, set: ResultSet::default(), seen: 0, bytes: 0, full: false, binary: false }
     }
 
@@ -281,9 +284,13 @@ mod tests {
 
     /// Feeds rows of `columns` columns to a collector.
     async fn collect(columns: u16, rows: &[BytesMut]) -> Result<ResultSet, WireError> {
+        collect_within(LIMITS, columns, rows).await
+    }
+
+    async fn collect_within(limits: ResultLimits, columns: u16, rows: &[BytesMut]) -> Result<ResultSet, WireError> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut channel = Channel::new(Stream::Unix(ours));
-        let mut collector = Collector::new(LIMITS);
+        let mut collector = Collector::new(limits);
         collector.describe(&description(columns))?;
         for row in rows {
             theirs.write_all(row).await.unwrap();
@@ -325,6 +332,14 @@ mod tests {
         let set = collect(3, &[data_row(&[Some(&[b'x'; 41]), None, Some(b"")])]).await.unwrap();
         assert_eq!(set.rows, [[Cell::Omitted { bytes: 41 }, Cell::Null, Cell::Text(String::new())]]);
         assert_eq!((set.truncated_by, set.values_omitted), (Some(TruncatedBy::ValueBytes), 1));
+    }
+
+    #[tokio::test]
+    async fn a_value_over_the_whole_budget_does_not_take_its_row_along() {
+        let limits = ResultLimits { value_bytes_max: 1000, ..LIMITS };
+        let row = data_row(&[Some(&[b'x'; 61]), Some(b"id")]);
+        let set = collect_within(limits, 2, &[row]).await.unwrap();
+        assert_eq!(set.rows, [[Cell::Omitted { bytes: 61 }, Cell::Text("id".into())]]);
     }
 
     #[tokio::test]

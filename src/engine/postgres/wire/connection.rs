@@ -59,7 +59,8 @@ impl Pinned {
     pub(super) fn note(&mut self, body: &[u8]) {
         let mut rest = Pieces(body);
         match (rest.cstr(), rest.cstr()) {
-            (Some(b"client_encoding"), value) => self.utf8 = value == Some(b"UTF8"),
+            // The server's one alias that it does not translate.
+            (Some(b"client_encoding"), value) => self.utf8 = matches!(value, Some(b"UTF8" | b"UNICODE")),
             (Some(b"standard_conforming_strings"), value) => self.standard_strings = value == Some(b"on"),
             (_, _) => {}
         }

@@ -69,7 +69,8 @@ impl Fields {
         let mut fields = Self { sqlstate: "XX000".into(), ..Self::default() };
         let mut rest = Pieces(body);
         while let Some(kind @ 1..) = rest.u8() {
-            let value = rest.cstr().unwrap_or(rest.0);
+            // A field without an end is the last: the body was cut in it.
+            let value = rest.cstr().unwrap_or_else(|| std::mem::take(&mut rest.0));
             let text = || Some(CallerText(lossy(value, FIELD_BYTES_MAX)));
             match kind {
                 b'S' if fields.severity.is_empty() => fields.severity = word(value),
@@ -173,6 +174,8 @@ mod tests {
         let fields = Fields::read(b"VERROR\0C22001\0Mvalue too lo");
         assert_eq!((fields.sqlstate.as_str(), fields.message.expose()), ("22001", "value too lo"));
         assert_eq!(Fields::read(b"").sqlstate, "XX000");
+        let endless = vec![b'M'; super::super::connection::TEXT_BYTES_MAX];
+        assert_eq!(Fields::read(&endless).message.expose().len(), FIELD_BYTES_MAX + '…'.len_utf8(), "read once");
     }
 
     #[test]

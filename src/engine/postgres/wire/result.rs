@@ -17,7 +17,8 @@ pub struct ResultLimits {
     pub rows_max: u64,
     /// Bytes of all values together, each with a few for its punctuation; whole rows are kept.
     pub bytes_max: u64,
-    /// Bytes of one value; a longer one is left out and its row kept. Never above [`VALUE_BYTES_MAX`].
+    /// Bytes of one value; a longer one is left out and its row kept. Never above [`VALUE_BYTES_MAX`], nor above
+    /// `bytes_max`.
     pub value_bytes_max: usize,
 }
 

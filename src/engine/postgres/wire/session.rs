@@ -102,6 +102,9 @@ impl SandboxSession {
 
     /// Runs one statement as it is, within the transaction that is open, if one is.
     ///
+    /// The server's own timer is set to the call's time by the first statement after [`Self::connect`] or
+    /// [`Self::reset`], and is the caller's to change from then on; ours holds for each statement.
+    ///
     /// # Errors
     /// [`WireError::Statement`] leaves the session usable, and so do [`WireError::CopyDataMissing`] and
     /// [`WireError::NotSendable`].

@@ -1,0 +1,257 @@
+//! How a sandbox's roles get in: sessions as them, and setting back what the sandbox has changed about its own access.
+//!
+//! A role may change its own password and its database's connection limit and rights. When a login of ours
+//! fails for one of these reasons, the admin sets them as they were and the login is tried once more. A role
+//! whose login was taken away is never given it back here.
+
+use std::sync::Arc;
+
+use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
+use super::server::{PostgresServer, Reach};
+use super::steps::{Work, is_contention, login_options};
+use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, startup};
+use crate::engine::{EngineError, SandboxSpec};
+use crate::model::{Code, CredentialAccess, Failure, Secret, Timestamp};
+
+/// How often a change is tried against sessions of the sandbox that hold the row.
+const ATTEMPTS_MAX: u32 = 12;
+
+/// Returns the role and password of one kind of access.
+pub(super) fn credentials(spec: &SandboxSpec, access: CredentialAccess) -> Credentials {
+    let (user, password) = role_and_password(spec, access);
+    Credentials { user: user.clone(), password: Some(password.clone()) }
+}
+
+fn role_and_password(spec: &SandboxSpec, access: CredentialAccess) -> (&String, &Secret) {
+    match access {
+        CredentialAccess::Owner => (&spec.names.owner_role, &spec.owner_password),
+        CredentialAccess::ReadOnly => (&spec.names.readonly_role, &spec.readonly_password),
+    }
+}
+
+/// Returns the settings a session with the caller's SQL starts with.
+pub(super) fn session_options(major: u16, superuser: bool, access: CredentialAccess) -> super::StartupOptions {
+    let purpose = match access {
+        CredentialAccess::Owner => startup::Purpose::Owner,
+        CredentialAccess::ReadOnly => startup::Purpose::ReadOnly { bypasses_row_security: superuser },
+    };
+    startup::options(major, purpose)
+}
+
+/// Says whether a refused login may be due to what the sandbox itself can change.
+pub(super) fn may_be_repaired(sqlstate: &str) -> bool {
+    // invalid_password, insufficient_privilege, too_many_connections, object_not_in_prerequisite_state (closed),
+    // undefined_database
+    matches!(sqlstate, "28P01" | "42501" | "53300" | "55000" | "3D000")
+}
+
+/// Opens a session as one of the sandbox's roles for reading catalogues, `search_path` pinned.
+pub(super) async fn catalogue_session(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    access: CredentialAccess,
+) -> Result<AdminSession, EngineError> {
+    let credentials = credentials(spec, access);
+    let reach = server.reach().await?;
+    let major = server.info().await?.major;
+    let failed = match log_in(&reach, &credentials, &spec.names.database, major).await {
+        Ok(session) => return Ok(session),
+        Err(error) => error,
+    };
+    let reach = if failed.is_unreachable() {
+        server.reconnect().await?
+    } else if failed.sqlstate().is_some_and(may_be_repaired) {
+        repair(server, spec).await?;
+        reach
+    } else {
+        return Err(failed.within(&server.settings().profile, &credentials.user));
+    };
+    let again = log_in(&reach, &credentials, &spec.names.database, major).await;
+    again.map_err(|e| e.within(&server.settings().profile, &credentials.user))
+}
+
+/// Logs in as a sandbox's role, to any database.
+pub(super) async fn log_in(
+    reach: &Reach,
+    credentials: &Credentials,
+    database: &str,
+    major: u16,
+) -> Result<AdminSession, LoginError> {
+    let login = Login { endpoint: &reach.endpoint, credentials, database, timeout: reach.connect_timeout };
+    AdminSession::open(&login, Some(major)).await
+}
+
+/// Sets passwords, limits and rights as they were made, and notes what it found changed.
+///
+/// # Errors
+/// Says that there is no such sandbox if its database is gone, as its owner may drop it.
+pub(super) async fn repair(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<(), EngineError> {
+    let work = Work::new(server, spec).await?;
+    let session = server.admin_session().await?;
+    let names = &spec.names;
+    let found = session
+        .query_opt(
+            "SELECT datconnlimit, datallowconn, pg_catalog.has_database_privilege($2::name, oid, 'CONNECT'), \
+             pg_catalog.has_database_privilege($3::name, oid, 'CONNECT') \
+             FROM pg_catalog.pg_database WHERE datname = $1 \
+             AND (SELECT pg_catalog.count(*) FROM pg_catalog.pg_roles WHERE rolname IN ($2, $3)) = 2",
+            &[&names.database, &names.owner_role, &names.readonly_role],
+        )
+        .await
+        .map_err(refused("find the database", work.profile()))?;
+    let Some(found) = found else { return Err(gone(spec)) };
+    let (limit, open, owner, reader): (i32, bool, bool, bool) =
+        (found.get(0), found.get(1), found.get(2), found.get(3));
+    tracing::warn!(
+        sandbox = %spec.id, connection_limit = limit, open, owner_may_connect = owner, reader_may_connect = reader,
+        "a sandbox's access was changed from inside and is set back"
+    );
+    let database = ident(&names.database);
+    let mut statements = Vec::new();
+    for (role, password, _) in work.roles() {
+        work.join(&session, role).await?;
+        let login = login_options(server.settings().connection_limit, password, spec.expires_at);
+        statements.push(format!("ALTER ROLE {} WITH {login}", ident(role)));
+        statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {}", ident(role)));
+    }
+    // a database that is being removed is closed, and its roles as well: it stays so
+    if can_log_in(&session, &work, &names.owner_role).await? {
+        statements.push(format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1"));
+    }
+    for sql in &statements {
+        work.execute(&session, "set the sandbox's access back", sql).await?;
+    }
+    Ok(())
+}
+
+async fn can_log_in(session: &AdminSession, work: &Work<'_>, role: &str) -> Result<bool, EngineError> {
+    let row = session
+        .query_opt("SELECT rolcanlogin FROM pg_catalog.pg_roles WHERE rolname = $1", &[&role])
+        .await
+        .map_err(refused("find a role", work.profile()))?;
+    Ok(row.is_some_and(|row| row.get(0)))
+}
+
+/// Makes the roles' logins end at `until`.
+pub(super) async fn set_expiry(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    until: Timestamp,
+) -> Result<(), EngineError> {
+    let until = literal(&until.to_string());
+    let both = [&spec.names.owner_role, &spec.names.readonly_role];
+    alter(server, spec, &both.map(|role| format!("ALTER ROLE {} VALID UNTIL {until}", ident(role)))).await
+}
+
+/// Takes the owner's login away and ends its sessions, or gives the login back.
+///
+/// The reader keeps its login: it can write nothing, and read-only calls go on.
+pub(super) async fn set_login(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    allowed: bool,
+) -> Result<(), EngineError> {
+    let word = if allowed { "LOGIN" } else { "NOLOGIN" };
+    alter(server, spec, &[format!("ALTER ROLE {} {word}", ident(&spec.names.owner_role))]).await?;
+    if allowed {
+        return Ok(());
+    }
+    let work = Work::new(server, spec).await?;
+    work.terminate(&*server.admin_session().await?).await
+}
+
+/// Changes roles in one transaction; a session of the sandbox that holds their rows is ended.
+async fn alter(server: &Arc<PostgresServer>, spec: &SandboxSpec, statements: &[String]) -> Result<(), EngineError> {
+    let work = Work::new(server, spec).await?;
+    let mut session = server.admin_session().await?;
+    let failed = refused("change the sandbox's roles", work.profile());
+    for (role, ..) in work.roles() {
+        if work.role_oid(&session, role).await?.is_none() {
+            return Err(gone(spec));
+        }
+        work.join(&session, role).await?;
+    }
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let changed = async {
+            let transaction = session.transaction().await?;
+            transaction.execute("SET LOCAL lock_timeout = '500ms'", &[]).await?;
+            for sql in statements {
+                transaction.execute(sql.as_str(), &[]).await?;
+            }
+            transaction.commit().await
+        };
+        match changed.await.map_err(&failed) {
+            Ok(()) => return Ok(()),
+            Err(error) if attempt < ATTEMPTS_MAX && is_contention(&error) => work.terminate(&session).await?,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Says that a sandbox's database or roles are not there.
+pub(super) fn gone(spec: &SandboxSpec) -> EngineError {
+    let message = format!("the database of sandbox `{}` is gone; its owner may have dropped it", spec.names.database);
+    EngineError::Known(Box::new(
+        Failure::new(Code::DatabaseNotFound, message).hint("delete the sandbox and create another"),
+    ))
+}
+
+/// Opens a session for the caller's SQL.
+pub(super) async fn caller_session(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    access: CredentialAccess,
+) -> Result<SandboxSession, EngineError> {
+    let profile = &server.settings().profile;
+    let info = server.info().await?;
+    let reach = server.reach().await?;
+    let target = |reach: &Reach| SessionTarget {
+        endpoint: reach.endpoint.clone(),
+        database: spec.names.database.clone(),
+        user: role_and_password(spec, access).0.clone(),
+        password: role_and_password(spec, access).1.clone(),
+        application_name: startup::APPLICATION_NAME.to_owned(),
+        options: session_options(info.major, info.superuser, access),
+        auth: if server.managed().is_some() { Auth::ScramOnly } else { Auth::AsServerAsks },
+        connect_timeout: reach.connect_timeout,
+    };
+    let failed = match SandboxSession::connect(&target(&reach)).await {
+        Ok(session) => return Ok(session),
+        Err(error) => login_error(error),
+    };
+    let reach = if failed.is_unreachable() {
+        server.reconnect().await?
+    } else if failed.sqlstate().is_some_and(may_be_repaired) {
+        repair(server, spec).await?;
+        reach
+    } else {
+        return Err(failed.within(profile, role_and_password(spec, access).0));
+    };
+    let again = SandboxSession::connect(&target(&reach)).await;
+    again.map_err(|error| login_error(error).within(profile, role_and_password(spec, access).0))
+}
+
+/// Sorts a failed login of the wire's.
+fn login_error(error: WireError) -> LoginError {
+    let said = error.to_string();
+    match error {
+        WireError::Net(error) => LoginError::Net(error),
+        WireError::AuthMethod(_) | WireError::Impostor => LoginError::Method,
+        // its words are about our own login: they name role and database, and hold nothing of a caller's
+        WireError::Auth(error) | WireError::Refused(error) | WireError::Ended(error) | WireError::Statement(error) => {
+            LoginError::Refused { sqlstate: error.sqlstate().to_owned(), message: error.message().expose().to_owned() }
+        }
+        WireError::Protocol(_)
+        | WireError::Lost(_)
+        | WireError::Timeout { .. }
+        | WireError::Cancelled
+        | WireError::CopyDataMissing
+        | WireError::ReadOnlyViolated
+        | WireError::NotIdle
+        | WireError::Setting(_)
+        | WireError::Unusable
+        | WireError::NotSendable(_) => LoginError::Lost(said),
+    }
+}

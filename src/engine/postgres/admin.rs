@@ -1,0 +1,252 @@
+//! Sessions for the control plane: administration, metadata, and reading catalogues.
+//!
+//! Every session starts with the settings of [`startup`](super::startup), so that nothing a sandbox has
+//! set for its database or roles reaches it. Statements here are ours alone: a caller's text has no way in.
+
+use std::error::Error as _;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::startup::{self, APPLICATION_NAME, Purpose};
+use super::{Credentials, Endpoint, NetError, net};
+use crate::engine::EngineError;
+
+/// The oldest major whose settings every supported server knows; used until a server has said its version.
+pub(super) const MAJOR_MIN: u16 = 13;
+
+/// A database on a server, and as whom to log in to it.
+#[derive(Clone, Debug)]
+pub(super) struct Login<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) credentials: &'a Credentials,
+    pub(super) database: &'a str,
+    pub(super) timeout: Duration,
+}
+
+/// A session of ours, never for a caller's SQL.
+pub struct AdminSession {
+    client: Client,
+    major: u16,
+}
+
+/// Why a session could not be opened. Holds no secret.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum LoginError {
+    /// No connection.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The connection was lost on the way, or is no Postgres.
+    #[error("the connection was lost while logging in: {0}")]
+    Lost(String),
+    /// The server wants a password and there is none, or it wants what this program does not speak.
+    #[error("the server's way of authentication cannot be met")]
+    Method,
+    /// The server said no.
+    #[error("the server refuses the login (SQLSTATE {sqlstate}): {message}")]
+    Refused {
+        /// The five-character code.
+        sqlstate: String,
+        /// Its message.
+        message: String,
+    },
+}
+
+impl LoginError {
+    /// Returns the server's code, where the server refused.
+    pub(super) fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Self::Refused { sqlstate, .. } => Some(sqlstate),
+            Self::Net(_) | Self::Lost(_) | Self::Method => None,
+        }
+    }
+
+    /// Returns whether there is no server to talk to: not running, starting up or going down.
+    pub(super) fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Net(_) | Self::Lost(_) => true,
+            Self::Method => false,
+            // cannot_connect_now, admin_shutdown, crash_shutdown
+            Self::Refused { sqlstate, .. } => matches!(sqlstate.as_str(), "57P03" | "57P01" | "57P02"),
+        }
+    }
+
+    /// Returns the error with the profile and role it concerns.
+    pub(super) fn within(self, profile: &str, user: &str) -> EngineError {
+        if self.is_unreachable() {
+            return EngineError::Unreachable { profile: profile.to_owned(), detail: self.to_string() };
+        }
+        match self {
+            Self::Refused { sqlstate, message } if !sqlstate.starts_with("28") => {
+                EngineError::Refused { action: "open a session", sqlstate, detail: message }
+            }
+            Self::Refused { .. } | Self::Method | Self::Net(_) | Self::Lost(_) => {
+                EngineError::Auth { profile: profile.to_owned(), user: user.to_owned() }
+            }
+        }
+    }
+}
+
+impl AdminSession {
+    /// Logs in. `major` is the server's, where it is known.
+    pub(super) async fn open(login: &Login<'_>, major: Option<u16>) -> Result<Self, LoginError> {
+        let session = Self::open_with(login, major.unwrap_or(MAJOR_MIN)).await?;
+        if major.is_none() && startup::options(session.major, Purpose::Admin).len() > startup_len(MAJOR_MIN) {
+            return Self::open_with(login, session.major).await;
+        }
+        Ok(session)
+    }
+
+    async fn open_with(login: &Login<'_>, major: u16) -> Result<Self, LoginError> {
+        timeout(login.timeout, Self::log_in(login, major))
+            .await
+            .unwrap_or(Err(LoginError::Net(NetError::Timeout(login.timeout))))
+    }
+
+    async fn log_in(login: &Login<'_>, major: u16) -> Result<Self, LoginError> {
+        let stream = net::open(login.endpoint, login.timeout).await?;
+        let mut config = Config::new();
+        config
+            .user(&login.credentials.user)
+            .dbname(login.database)
+            .application_name(APPLICATION_NAME)
+            .options(startup::as_options_text(&startup::options(major, Purpose::Admin)))
+            // the stream is encrypted already where it has to be
+            .ssl_mode(SslMode::Disable);
+        if let Some(password) = &login.credentials.password {
+            config.password(password.expose());
+        }
+        let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(|e| login_error(&e))?;
+        let version = connection.parameter("server_version").unwrap_or_default();
+        let major = major_of(version).ok_or_else(|| {
+            LoginError::Lost(format!("the server's version `{}` is not known", version.escape_default()))
+        })?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(error = %Chain(&error), "an admin connection ended");
+            }
+        });
+        Ok(Self { client, major })
+    }
+
+    /// Returns the server's major version.
+    pub fn major(&self) -> u16 {
+        self.major
+    }
+}
+
+impl std::fmt::Debug for AdminSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdminSession").field("major", &self.major).finish_non_exhaustive()
+    }
+}
+
+impl Deref for AdminSession {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl DerefMut for AdminSession {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}
+
+fn startup_len(major: u16) -> usize {
+    startup::options(major, Purpose::Admin).len()
+}
+
+fn login_error(error: &tokio_postgres::Error) -> LoginError {
+    if let Some(db) = error.as_db_error() {
+        return LoginError::Refused { sqlstate: db.code().code().to_owned(), message: db.message().to_owned() };
+    }
+    let io = error.source().is_some_and(|s| s.is::<io::Error>());
+    if io || error.is_closed() {
+        return LoginError::Lost(Chain(error).to_string());
+    }
+    LoginError::Method
+}
+
+/// Reads the major from `15.18 (Debian 15.18-0+deb12u1)`, `18.6` or `19devel`.
+pub(super) fn major_of(version: &str) -> Option<u16> {
+    let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+/// An error with its causes, in one line.
+pub(super) struct Chain<'a>(pub(super) &'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// Quotes an identifier.
+pub(super) fn ident(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Quotes a literal, for utility statements, which take no parameters. `standard_conforming_strings` is
+/// pinned on, so only the quote is special.
+pub(super) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// Makes a failed statement of ours into an error; `action` completes "the server refused to …".
+pub(super) fn refused(action: &'static str, profile: &str) -> impl Fn(tokio_postgres::Error) -> EngineError {
+    move |error| match error.as_db_error() {
+        Some(db) if matches!(db.code().code(), "57P01" | "57P02" | "57P03") => {
+            EngineError::Unreachable { profile: profile.to_owned(), detail: db.message().to_owned() }
+        }
+        Some(db) => EngineError::Refused {
+            action,
+            sqlstate: db.code().code().to_owned(),
+            detail: match db.detail() {
+                Some(detail) => format!("{}: {detail}", db.message()),
+                None => db.message().to_owned(),
+            },
+        },
+        None => EngineError::Unreachable { profile: profile.to_owned(), detail: Chain(&error).to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoting_leaves_no_way_out() {
+        assert_eq!(ident("a\"; DROP TABLE x; --"), "\"a\"\"; DROP TABLE x; --\"");
+        assert_eq!(literal("a'; DROP TABLE x; --"), "'a''; DROP TABLE x; --'");
+        assert_eq!(literal("back\\slash"), "'back\\slash'");
+    }
+
+    #[test]
+    fn majors_are_read_from_every_kind_of_version() {
+        assert_eq!(major_of("15.18 (Debian 15.18-0+deb12u1)"), Some(15));
+        assert_eq!(major_of("19devel"), Some(19));
+        assert_eq!(major_of("soon"), None);
+    }
+
+    #[test]
+    fn a_refused_login_is_an_authentication_failure_and_a_server_that_starts_is_not() {
+        let refused = |sqlstate: &str| LoginError::Refused { sqlstate: sqlstate.into(), message: "m".into() };
+        assert!(matches!(refused("28P01").within("p", "u"), EngineError::Auth { .. }));
+        assert!(matches!(refused("57P03").within("p", "u"), EngineError::Unreachable { .. }));
+        assert!(matches!(refused("3D000").within("p", "u"), EngineError::Refused { .. }));
+    }
+}

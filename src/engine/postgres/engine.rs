@@ -1,0 +1,167 @@
+//! The Postgres engine as the lifecycle core sees it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::admin::refused;
+use super::server::{PostgresServer, ServerSource};
+use super::steps::{self, Work};
+use super::{Host, SandboxSession, access, extensions, health, names, verify};
+use crate::engine::{
+    ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Step,
+};
+use crate::model::{Check, CredentialAccess, Timestamp, TlsMode};
+
+/// The engine's name in metadata.
+const KIND: &str = "postgres";
+
+/// Makes sandboxes on one server: a database, its owner and its reader each.
+#[derive(Clone, Debug)]
+pub struct PostgresEngine {
+    server: Arc<PostgresServer>,
+}
+
+impl PostgresEngine {
+    /// Works on `server`, which the profile's store may share.
+    pub fn new(server: Arc<PostgresServer>) -> Self {
+        Self { server }
+    }
+
+    /// Returns the server.
+    pub fn server(&self) -> &Arc<PostgresServer> {
+        &self.server
+    }
+}
+
+#[async_trait]
+impl Engine for PostgresEngine {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn managed(&self) -> bool {
+        self.server.managed().is_some()
+    }
+
+    fn known_major(&self) -> Option<u16> {
+        let asked = self.server.known_info().map(|info| info.major);
+        asked.or_else(|| self.server.managed()?.known_major())
+    }
+
+    async fn ready(&self) -> Result<ServerInfo, EngineError> {
+        // a session and not only what was found out before: the server may have stopped since
+        let session = self.server.admin_session().await?;
+        drop(session);
+        self.server.info().await
+    }
+
+    fn create_steps(&self, _sandbox: &SandboxSpec) -> Vec<Step> {
+        steps::create_steps()
+    }
+
+    fn delete_steps(&self, _sandbox: &SandboxSpec) -> DeleteSteps {
+        steps::delete_steps()
+    }
+
+    async fn run(&self, step: Step, sandbox: &SandboxSpec) -> Result<(), EngineError> {
+        Work::new(&self.server, sandbox).await?.run(step).await
+    }
+
+    async fn undo(&self, step: Step, sandbox: &SandboxSpec) -> Result<(), EngineError> {
+        Work::new(&self.server, sandbox).await?.undo(step).await
+    }
+
+    async fn set_expiry(&self, sandbox: &SandboxSpec, expires_at: Timestamp) -> Result<(), EngineError> {
+        access::set_expiry(&self.server, sandbox, expires_at).await
+    }
+
+    async fn set_login(&self, sandbox: &SandboxSpec, allowed: bool) -> Result<(), EngineError> {
+        access::set_login(&self.server, sandbox, allowed).await
+    }
+
+    async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError> {
+        let session = self.server.admin_session().await?;
+        let sql = "SELECT pg_catalog.pg_database_size(oid) FROM pg_catalog.pg_database WHERE datname = $1";
+        let row = session
+            .query_opt(sql, &[&sandbox.names.database])
+            .await
+            .map_err(refused("measure the database", &self.server.settings().profile))?;
+        let row = row.ok_or_else(|| access::gone(sandbox))?;
+        Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+    }
+
+    async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
+        let session = self.server.admin_session().await?;
+        let sql = "SELECT 'database', datname::text FROM pg_catalog.pg_database \
+                   WHERE pg_catalog.starts_with(datname::text, $1) \
+                   UNION ALL SELECT 'role', rolname::text FROM pg_catalog.pg_roles \
+                   WHERE pg_catalog.starts_with(rolname::text, $1) ORDER BY 1, 2";
+        let rows = session
+            .query(sql, &[&format!("{prefix}_")])
+            .await
+            .map_err(refused("list what bears the prefix", &self.server.settings().profile))?;
+        let kind = |word: &str| if word == "database" { "database" } else { "role" };
+        Ok(rows.iter().map(|row| Found { kind: kind(row.get(0)), name: row.get(1) }).collect())
+    }
+
+    async fn verify(&self, sandbox: &SandboxSpec) -> Result<Vec<Check>, EngineError> {
+        verify::verify(&self.server, sandbox).await
+    }
+
+    async fn available_extensions(&self) -> Result<Vec<ExtensionInfo>, EngineError> {
+        let session = self.server.admin_session().await?;
+        extensions::available(&session, &self.server.settings().profile).await
+    }
+
+    async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        let session = access::catalogue_session(&self.server, sandbox, CredentialAccess::Owner).await?;
+        let rows = session
+            .query("SELECT extname::text, extversion FROM pg_catalog.pg_extension ORDER BY 1", &[])
+            .await
+            .map_err(refused("list the sandbox's extensions", &self.server.settings().profile))?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo {
+        let (host, port, tls) = match &self.server.settings().source {
+            ServerSource::Managed(settings) => {
+                let port = self.server.managed().and_then(|cluster| cluster.last_port());
+                (Host::Tcp("127.0.0.1".to_owned()), port.unwrap_or(settings.port_first), TlsMode::Disable)
+            }
+            ServerSource::External(url) => (url.endpoint.host.clone(), url.endpoint.port, url.endpoint.tls),
+        };
+        let (host, parameters) = match host {
+            Host::Tcp(host) => (host, vec![("sslmode".to_owned(), ssl_mode(tls).to_owned())]),
+            Host::Unix(directory) => (directory.display().to_string(), Vec::new()),
+        };
+        ConnectionInfo {
+            host,
+            port,
+            database: sandbox.names.database.clone(),
+            user: access::credentials(sandbox, access).user,
+            parameters,
+        }
+    }
+
+    async fn session(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> Result<SandboxSession, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        access::caller_session(&self.server, sandbox, access).await
+    }
+
+    async fn health(&self) -> Vec<Check> {
+        health::health(&self.server).await
+    }
+}
+
+/// Returns libpq's word.
+const fn ssl_mode(tls: TlsMode) -> &'static str {
+    match tls {
+        TlsMode::Disable => "disable",
+        TlsMode::Prefer => "prefer",
+        TlsMode::Require => "require",
+        TlsMode::VerifyCa => "verify-ca",
+        TlsMode::VerifyFull => "verify-full",
+    }
+}

@@ -1,0 +1,149 @@
+//! The server's health for `doctor`: looks, and starts nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::admin::{AdminSession, refused};
+use super::managed::{ManagedCluster, discover};
+use super::server::PostgresServer;
+use super::verify::{check, judge, warn_unless};
+use crate::engine::EngineError;
+use crate::model::{Check, CheckStatus};
+
+/// Below this many free bytes the next sandbox may be the last.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// Runs every check.
+pub(super) async fn health(server: &Arc<PostgresServer>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if let Some(cluster) = server.managed()
+        && !cluster_runs(cluster, &mut checks).await
+    {
+        return checks;
+    }
+    let profile = &server.settings().profile;
+    let session = match server.admin_session().await {
+        Ok(session) => session,
+        Err(error) => {
+            let mut detail = error.to_string();
+            if let EngineError::Unreachable { detail: cause, .. } = &error {
+                detail = format!("{detail}: {cause}");
+            }
+            let remedy = format!("see that the server of profile `{profile}` runs and takes the admin's credentials");
+            checks.push(check("postgres.reachable", CheckStatus::Fail, &detail, Some(&remedy)));
+            return checks;
+        }
+    };
+    checks.push(check("postgres.reachable", CheckStatus::Ok, "the server answers", None));
+    match server.info().await {
+        Ok(info) => {
+            checks.push(check("postgres.version", CheckStatus::Ok, &format!("PostgreSQL {}", info.version), None));
+            checks.push(admin(info.superuser));
+        }
+        Err(error) => {
+            checks.push(check(
+                "postgres.version",
+                CheckStatus::Fail,
+                &error.to_string(),
+                Some("choose another server"),
+            ));
+            return checks;
+        }
+    }
+    match inside(server, &session).await {
+        Ok(found) => checks.extend(found),
+        Err(error) => checks.push(check("postgres.catalogue", CheckStatus::Fail, &error.to_string(), None)),
+    }
+    checks
+}
+
+fn admin(superuser: bool) -> Check {
+    let detail = if superuser {
+        "the admin is a superuser"
+    } else {
+        "the admin is no superuser: temporary files are not limited, the reader does not bypass row security, and \
+         only trusted extensions can be installed"
+    };
+    check("postgres.admin", CheckStatus::Ok, detail, None)
+}
+
+/// Looks at the managed cluster from outside. Returns whether it runs.
+async fn cluster_runs(cluster: &ManagedCluster, checks: &mut Vec<Check>) -> bool {
+    let installed = discover(&cluster.settings().binaries).await;
+    let versions: Vec<String> =
+        installed.iter().map(|i| format!("{} in `{}`", i.version, i.bin_dir.display())).collect();
+    let detail = if versions.is_empty() { "no server is installed".to_owned() } else { versions.join(", ") };
+    let remedy = "install one with `pgsandbox ensure-postgres --install-missing`";
+    checks.push(judge("postgres.installed", !installed.is_empty(), &detail, remedy));
+    let status = match cluster.status().await {
+        Ok(status) => status,
+        Err(error) => {
+            checks.push(check("postgres.cluster", CheckStatus::Fail, &error.to_string(), Some(&error.remedy())));
+            return false;
+        }
+    };
+    if let Some(data) = cluster.data_dir() {
+        checks.extend(disk(&data));
+    }
+    let port = status.port.map(|p| format!(" on 127.0.0.1:{p}")).unwrap_or_default();
+    let user = status.run_as.map(|u| format!(" as user `{u}`")).unwrap_or_default();
+    let detail = match (status.initialised, status.running) {
+        (false, _) => "is not there yet; the first use makes it".to_owned(),
+        (true, false) => format!("does not run; the next use starts it{user}"),
+        (true, true) => format!("runs{port}{user}"),
+    };
+    let state = if status.running { CheckStatus::Ok } else { CheckStatus::Skipped };
+    checks.push(check("postgres.cluster", state, &detail, None));
+    status.running
+}
+
+fn disk(data: &Path) -> Option<Check> {
+    let found = rustix::fs::statvfs(data).ok()?;
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let detail = format!("{} MiB free for `{}`", free >> 20, data.display());
+    Some(warn_unless("postgres.disk", free >= FREE_BYTES_MIN, &detail, "free some space, or delete sandboxes"))
+}
+
+async fn inside(server: &Arc<PostgresServer>, session: &AdminSession) -> Result<Vec<Check>, EngineError> {
+    let prefix = format!("{}_", server.settings().prefix);
+    let failed = refused("list its databases", &server.settings().profile);
+    let open = session
+        .query(
+            "SELECT d.datname::text FROM pg_catalog.pg_database d WHERE d.datallowconn \
+             AND pg_catalog.has_database_privilege('public'::name, d.oid, 'CONNECT') \
+             AND NOT pg_catalog.starts_with(d.datname::text, $1) ORDER BY 1",
+            &[&prefix],
+        )
+        .await
+        .map_err(&failed)?;
+    let names: Vec<String> = open.iter().map(|row| format!("`{}`", row.get::<_, String>(0))).collect();
+    let detail = if names.is_empty() {
+        "PUBLIC may enter no database".to_owned()
+    } else {
+        format!("PUBLIC, and so every sandbox, may enter {}", names.join(", "))
+    };
+    let public = warn_unless(
+        "postgres.public-connect",
+        names.is_empty(),
+        &detail,
+        "`REVOKE CONNECT, TEMPORARY ON DATABASE … FROM PUBLIC` where that suits the server's other users",
+    );
+    let row = session
+        .query_one(
+            "SELECT pg_catalog.current_setting('max_connections')::int4, \
+             (SELECT pg_catalog.count(*)::int4 FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'), \
+             pg_catalog.current_setting('max_prepared_transactions')::int4",
+            &[],
+        )
+        .await
+        .map_err(&failed)?;
+    let (limit, used, prepared): (i32, i32, i32) = (row.get(0), row.get(1), row.get(2));
+    // what is left should do for a few sandboxes' pools
+    let roomy = used.saturating_mul(10) < limit.saturating_mul(9);
+    let detail = format!("{used} of {limit} connections are in use");
+    let connections = warn_unless("postgres.connections", roomy, &detail, "close some, or raise `max_connections`");
+    let detail = format!("max_prepared_transactions = {prepared}");
+    let remedy = "set it to 0 unless something needs it: a prepared transaction outlives its session";
+    let prepared = warn_unless("postgres.prepared-transactions", prepared == 0, &detail, remedy);
+    Ok(vec![public, connections, prepared])
+}

@@ -1,0 +1,107 @@
+//! The configuration of a managed cluster: all of it is ours.
+//!
+//! Statements never reach the server's log: whatever is wider than these settings was seen to leak
+//! passwords and literals.
+
+use std::path::Path;
+
+/// The most connections; some are kept for the admin.
+const CONNECTIONS_MAX: u32 = 200;
+/// Connections that only the admin can take, so that sandboxes cannot lock the control plane out.
+const CONNECTIONS_RESERVED: u32 = 16;
+
+/// Who may connect, and how: this machine only, with a SCRAM password, sockets too.
+pub(super) const HBA: &str = "\
+# written by pgsandbox at every start
+local all all scram-sha-256
+host all all 127.0.0.1/32 scram-sha-256
+";
+
+/// Returns `postgresql.conf`.
+pub(super) fn postgresql_conf(port: u16, socket_dir: &Path) -> String {
+    let socket_dir = socket_dir.display().to_string().replace('\'', "''");
+    format!(
+        "# written by pgsandbox at every start\n\
+         listen_addresses = '127.0.0.1'\n\
+         port = {port}\n\
+         unix_socket_directories = '{socket_dir}'\n\
+         unix_socket_permissions = 0700\n\
+         max_connections = {CONNECTIONS_MAX}\n\
+         superuser_reserved_connections = {CONNECTIONS_RESERVED}\n\
+         password_encryption = scram-sha-256\n\
+         authentication_timeout = 15s\n\
+         ssl = off\n\
+         # nobody replicates from here, and nothing may outlive its session\n\
+         max_prepared_transactions = 0\n\
+         max_replication_slots = 0\n\
+         max_wal_senders = 0\n\
+         wal_level = minimal\n\
+         archive_mode = off\n\
+         # memory for a developer's machine; see also the limit set at start\n\
+         shared_buffers = 128MB\n\
+         work_mem = 4MB\n\
+         maintenance_work_mem = 64MB\n\
+         max_worker_processes = 8\n\
+         max_parallel_workers = 4\n\
+         max_parallel_workers_per_gather = 2\n\
+         jit = off\n\
+         dynamic_shared_memory_type = posix\n\
+         # no statement, parameter or plan in the log\n\
+         log_destination = 'stderr'\n\
+         logging_collector = off\n\
+         log_min_messages = fatal\n\
+         log_min_error_statement = panic\n\
+         log_error_verbosity = terse\n\
+         log_statement = none\n\
+         log_duration = off\n\
+         log_min_duration_statement = -1\n\
+         log_min_duration_sample = -1\n\
+         log_parameter_max_length = 0\n\
+         log_parameter_max_length_on_error = 0\n\
+         log_connections = off\n\
+         log_disconnections = off\n\
+         log_checkpoints = off\n\
+         log_lock_waits = off\n\
+         log_temp_files = -1\n\
+         log_autovacuum_min_duration = -1\n\
+         log_line_prefix = '%m [%p] '\n\
+         track_activity_query_size = 1024\n\
+         datestyle = 'iso, mdy'\n\
+         timezone = 'UTC'\n\
+         log_timezone = 'UTC'\n\
+         lc_messages = 'C'\n\
+         default_text_search_config = 'pg_catalog.english'\n"
+    )
+}
+
+/// Returns how much address space one server process may have, in kB: half of the machine's memory, within bounds.
+///
+/// One query of a sandbox then fails with `out of memory` instead of taking the machine down.
+pub(super) fn address_space_kb(meminfo: &str) -> u64 {
+    const GIB_KB: u64 = 1 << 20;
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+        .unwrap_or(4 * GIB_KB);
+    // below 1.5 GiB not even one value of the largest size could be handled; above 8 GiB it guards nothing
+    (total / 2).clamp(GIB_KB + GIB_KB / 2, 8 * GIB_KB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_guard_is_half_of_the_machine_within_bounds() {
+        assert_eq!(address_space_kb("MemTotal:        8388608 kB\nMemFree: 1 kB\n"), 4 << 20);
+        assert_eq!(address_space_kb("MemTotal:        1048576 kB\n"), 3 << 19);
+        assert_eq!(address_space_kb("MemTotal:      268435456 kB\n"), 8 << 20);
+        assert_eq!(address_space_kb(""), 2 << 20);
+    }
+
+    #[test]
+    fn a_quote_in_the_socket_directory_stays_inside_its_literal() {
+        let conf = postgresql_conf(65432, Path::new("/home/o'brien/run"));
+        assert!(conf.contains("unix_socket_directories = '/home/o''brien/run'\n"));
+    }
+}

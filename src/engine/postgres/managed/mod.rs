@@ -1,0 +1,343 @@
+//! The Postgres cluster that this program runs itself.
+//!
+//! It listens on the loopback interface and on a socket in a private directory, wants a SCRAM password on
+//! both, and runs as an ordinary user, whoever starts it. However many processes want it at once, one of
+//! them starts it. Nothing here knows sandboxes.
+
+mod binaries;
+mod conf;
+mod error;
+mod home;
+mod process;
+mod user;
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+pub use binaries::{BinarySettings, Installation, discover};
+pub use error::ManagedError;
+pub use home::Home;
+pub use user::RunAs;
+
+use self::home::{Locked, make_dir, read_small, write_private};
+use self::process::Paths;
+use super::admin::{AdminSession, Login};
+use super::{Credentials, Endpoint, Host};
+use crate::model::{Secret, TlsMode};
+
+/// The superuser of managed clusters.
+pub const ADMIN_ROLE: &str = "pgsandbox_admin";
+/// Where the search for a free port begins: far from 5432, and from what systems hand out.
+pub const PORT_FIRST: u16 = 65432;
+/// How long one process waits for another that initialises or starts the cluster.
+const LOCK_WAIT: Duration = Duration::from_secs(180);
+/// How long a server that is there may take until it lets the admin in: recovery after a crash needs its time.
+const READY_WAIT: Duration = Duration::from_secs(90);
+/// How long one attempt to log in may take.
+const LOGIN_WAIT: Duration = Duration::from_secs(10);
+/// How often a server that is starting is asked again.
+const READY_POLL: Duration = Duration::from_millis(40);
+
+/// What a managed cluster is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagedSettings {
+    /// The state directory; each major has a cluster below it.
+    pub home: PathBuf,
+    /// The major version; without one the newest cluster that is there, else the newest server installed.
+    pub major: Option<u16>,
+    /// Where servers are looked for.
+    pub binaries: BinarySettings,
+    /// The first port to try.
+    pub port_first: u16,
+    /// Whom root runs the cluster as.
+    pub run_as: String,
+}
+
+impl ManagedSettings {
+    /// Sets up a cluster below `home` with the usual choices.
+    pub fn new(home: impl Into<PathBuf>) -> Self {
+        Self {
+            home: home.into(),
+            major: None,
+            binaries: BinarySettings::default(),
+            port_first: PORT_FIRST,
+            run_as: user::DEFAULT_USER.to_owned(),
+        }
+    }
+}
+
+/// A cluster of this program's, running or not, there or not.
+#[derive(Debug)]
+pub struct ManagedCluster {
+    settings: ManagedSettings,
+    last: Mutex<Option<Running>>,
+}
+
+/// A cluster that answers.
+#[derive(Clone, Debug)]
+pub(super) struct Running {
+    /// Its socket, for our own sessions: nobody else can stand in for it.
+    pub(super) endpoint: Endpoint,
+    /// Its port on 127.0.0.1, for everybody else.
+    pub(super) port: u16,
+    pub(super) admin: Credentials,
+}
+
+/// What can be seen of a cluster without starting it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterStatus {
+    /// Its major version, where a cluster is there or a server to make one with.
+    pub major: Option<u16>,
+    /// Whether it was initialised.
+    pub initialised: bool,
+    /// Whether its server accepts connections.
+    pub running: bool,
+    /// Its port on 127.0.0.1, once it was started for the first time.
+    pub port: Option<u16>,
+    /// Its folder.
+    pub directory: Option<PathBuf>,
+    /// The server's process.
+    pub pid: Option<u32>,
+    /// The user it runs as where that is not ourselves.
+    pub run_as: Option<String>,
+}
+
+impl ManagedCluster {
+    /// Sets a cluster up. Nothing is made or started.
+    pub fn new(settings: ManagedSettings) -> Self {
+        Self { settings, last: Mutex::default() }
+    }
+
+    /// Returns what it was set up with.
+    pub fn settings(&self) -> &ManagedSettings {
+        &self.settings
+    }
+
+    /// Returns the port on 127.0.0.1 that the cluster was last seen on, without looking.
+    pub(super) fn last_port(&self) -> Option<u16> {
+        let last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        last.as_ref().map(|r| r.port).or_else(|| {
+            let paths = self.existing()?;
+            read_port(&paths).ok().flatten()
+        })
+    }
+
+    /// Returns the major of the cluster, where that is known without looking further than the state directory.
+    pub fn known_major(&self) -> Option<u16> {
+        self.settings.major.or_else(|| self.existing().map(|p| p.major))
+    }
+
+    /// Initialises the cluster if it is not there. Returns whether it had to be.
+    ///
+    /// # Errors
+    /// Fails when no server is installed, or the state directory cannot be used.
+    pub async fn init(&self) -> Result<bool, ManagedError> {
+        let (paths, installation) = self.prepare().await?;
+        let _lock = Locked::take(&paths.lock(), LOCK_WAIT).await?;
+        self.init_locked(&paths, &installation).await
+    }
+
+    /// Starts the cluster if it does not run, initialising it first if need be.
+    ///
+    /// # Errors
+    /// Fails when no server is installed, or it does not come up; says what the server said.
+    pub async fn start(&self) -> Result<ClusterStatus, ManagedError> {
+        self.ensure_running().await?;
+        self.status().await
+    }
+
+    /// Stops the cluster. Returns whether it ran.
+    ///
+    /// # Errors
+    /// Fails when the server does not go down.
+    pub async fn stop(&self) -> Result<bool, ManagedError> {
+        if !Home::recognise(&self.settings.home)? {
+            return Ok(false);
+        }
+        let Some(paths) = self.existing() else { return Ok(false) };
+        let _lock = Locked::take(&paths.lock(), LOCK_WAIT).await?;
+        let Some(installation) = self.installation(paths.major).await else {
+            return Err(self.not_installed(Some(paths.major)).await);
+        };
+        let user = user::cluster_user(&self.settings.run_as)?;
+        self.remember(None);
+        process::stop(&paths, &installation, user.as_ref()).await
+    }
+
+    /// Says what is there and what runs. Starts nothing.
+    ///
+    /// # Errors
+    /// Fails when the state directory is somebody else's.
+    pub async fn status(&self) -> Result<ClusterStatus, ManagedError> {
+        let run_as = user::is_root().then(|| self.settings.run_as.clone());
+        let here = Home::recognise(&self.settings.home)?;
+        let Some(paths) = self.existing().filter(|_| here) else {
+            let major = match self.settings.major {
+                Some(major) => Some(major),
+                None => discover(&self.settings.binaries).await.first().map(|i| i.major),
+            };
+            return Ok(ClusterStatus {
+                major,
+                initialised: false,
+                running: false,
+                port: None,
+                directory: None,
+                pid: None,
+                run_as,
+            });
+        };
+        let pid = process::server_pid(&paths);
+        let running = match self.address(&paths)? {
+            Some(running) => self.log_in(&running).await.is_ok(),
+            None => false,
+        };
+        Ok(ClusterStatus {
+            major: Some(paths.major),
+            initialised: true,
+            running,
+            port: read_port(&paths)?,
+            directory: Some(paths.directory.clone()),
+            pid,
+            run_as,
+        })
+    }
+
+    /// Returns the folder whose free space matters to sandboxes, if it is there.
+    pub(super) fn data_dir(&self) -> Option<PathBuf> {
+        self.existing().map(|p| p.data())
+    }
+
+    /// Returns how the cluster is reached if it runs. Starts nothing.
+    pub(super) async fn running(&self) -> Option<Running> {
+        let paths = self.existing()?;
+        let running = self.address(&paths).ok()??;
+        self.log_in(&running).await.ok()?;
+        self.remember(Some(running.clone()));
+        Some(running)
+    }
+
+    /// Makes the cluster answer, whatever that takes.
+    pub(super) async fn ensure_running(&self) -> Result<Running, ManagedError> {
+        if Home::recognise(&self.settings.home)?
+            && let Some(running) = self.running().await
+        {
+            return Ok(running);
+        }
+        let (paths, installation) = self.prepare().await?;
+        let _lock = Locked::take(&paths.lock(), LOCK_WAIT).await?;
+        // another process may have been faster
+        if let Some(running) = self.running().await {
+            return Ok(running);
+        }
+        self.init_locked(&paths, &installation).await?;
+        let user = user::cluster_user(&self.settings.run_as)?;
+        if process::wait_for_other(&paths).await? {
+            self.come_up(&paths).await
+        } else {
+            process::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
+            self.come_up(&paths).await
+        }
+    }
+
+    /// Waits until the server lets the admin in.
+    async fn come_up(&self, paths: &Paths) -> Result<Running, ManagedError> {
+        let running = self.address(paths)?.ok_or_else(|| ManagedError::Start("it has no port".to_owned()))?;
+        let until = tokio::time::Instant::now() + READY_WAIT;
+        loop {
+            match self.log_in(&running).await {
+                Ok(_) => break,
+                Err(e) if e.is_unreachable() && tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(READY_POLL).await;
+                }
+                Err(e) => return Err(ManagedError::Start(e.to_string())),
+            }
+        }
+        self.remember(Some(running.clone()));
+        Ok(running)
+    }
+
+    async fn log_in(&self, running: &Running) -> Result<AdminSession, super::admin::LoginError> {
+        let login = Login {
+            endpoint: &running.endpoint,
+            credentials: &running.admin,
+            database: "postgres",
+            timeout: LOGIN_WAIT,
+        };
+        AdminSession::open(&login, Some(super::admin::MAJOR_MIN)).await
+    }
+
+    /// Claims the state directory and finds the server for its cluster.
+    async fn prepare(&self) -> Result<(Paths, Installation), ManagedError> {
+        let major = self.settings.major.or_else(|| self.existing().map(|p| p.major));
+        let installation = match major {
+            Some(major) => self.installation(major).await,
+            None => discover(&self.settings.binaries).await.into_iter().next(),
+        };
+        let Some(installation) = installation else {
+            return Err(self.not_installed(major).await);
+        };
+        let user = user::cluster_user(&self.settings.run_as)?;
+        let home = Home::claim(&self.settings.home)?;
+        let paths = Paths::new(home.path(), installation.major);
+        make_dir(&paths.directory)?;
+        if let Some(user) = &user
+            && let Some(closed) = user::first_closed(&paths.directory, user)
+        {
+            return Err(ManagedError::NotTraversable { directory: closed, user: user.name.clone() });
+        }
+        Ok((paths, installation))
+    }
+
+    async fn init_locked(&self, paths: &Paths, installation: &Installation) -> Result<bool, ManagedError> {
+        let user = user::cluster_user(&self.settings.run_as)?;
+        if paths.initialised() {
+            process::check_version(paths, installation)?;
+            return Ok(false);
+        }
+        process::init(paths, installation, user.as_ref()).await?;
+        Ok(true)
+    }
+
+    async fn installation(&self, major: u16) -> Option<Installation> {
+        discover(&self.settings.binaries).await.into_iter().find(|i| i.major == major)
+    }
+
+    async fn not_installed(&self, major: Option<u16>) -> ManagedError {
+        let found = discover(&self.settings.binaries).await.iter().map(|i| i.major).collect();
+        ManagedError::NotInstalled { major, found }
+    }
+
+    /// Returns the cluster that is there: the one of the wanted major, or the newest.
+    fn existing(&self) -> Option<Paths> {
+        let home = &self.settings.home;
+        let majors = match self.settings.major {
+            Some(major) => vec![major],
+            None => process::majors(home),
+        };
+        majors.into_iter().map(|major| Paths::new(home, major)).find(Paths::initialised)
+    }
+
+    /// Returns how the cluster is reached if it was started before.
+    fn address(&self, paths: &Paths) -> Result<Option<Running>, ManagedError> {
+        let (Some(port), Some(password)) = (read_port(paths)?, read_small(&paths.password())?) else {
+            return Ok(None);
+        };
+        let Some(directory) = read_small(&paths.socket_dir_file())? else { return Ok(None) };
+        let endpoint = Endpoint { host: Host::Unix(directory.into()), port, tls: TlsMode::Disable, ca_file: None };
+        let admin = Credentials { user: ADMIN_ROLE.to_owned(), password: Some(Secret::new(password)) };
+        Ok(Some(Running { endpoint, port, admin }))
+    }
+
+    fn remember(&self, running: Option<Running>) {
+        *self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = running;
+    }
+}
+
+fn read_port(paths: &Paths) -> Result<Option<u16>, ManagedError> {
+    Ok(read_small(&paths.port())?.and_then(|text| text.trim().parse().ok()))
+}
+
+fn write_port(path: &Path, port: u16) -> Result<(), ManagedError> {
+    write_private(path, format!("{port}\n").as_bytes())
+}

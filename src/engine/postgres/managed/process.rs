@@ -1,0 +1,391 @@
+//! Initialises, starts and stops the server of a managed cluster.
+//!
+//! Whoever calls holds the cluster's lock. What lies in the folders of the cluster's user is only ever read
+//! for a number or a process id, never trusted further.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+
+use super::binaries::Installation;
+use super::home::{read_small, write_private};
+use super::user::{self, RunAs};
+use super::{ADMIN_ROLE, ManagedError, conf, read_port, write_port};
+use crate::model::Secret;
+
+/// The longest socket path that is used: systems allow 104 to 108 bytes, and some count the end.
+const SOCKET_PATH_BYTES_MAX: usize = 100;
+/// How many ports are tried.
+const PORTS_TRIED_MAX: u16 = 100;
+/// How many names are tried for a socket directory outside the state directory.
+const SOCKET_DIRS_TRIED_MAX: u32 = 8;
+/// How long a program of Postgres' may take: the server's own start and stop have a shorter limit in themselves.
+const PROGRAM_WAIT: Duration = Duration::from_secs(150);
+/// Seconds that `pg_ctl` waits for the server.
+const PG_CTL_WAIT_SECONDS: &str = "90";
+/// How long a server that somebody else started is given to come up or go away.
+const OTHER_WAIT: Duration = Duration::from_secs(60);
+/// A log that is larger is put aside at start.
+const LOG_BYTES_MAX: u64 = 8 << 20;
+/// How much of the log is shown when the server does not start.
+const LOG_TAIL_BYTES: usize = 600;
+
+/// Where everything of one cluster lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Paths {
+    pub(super) directory: PathBuf,
+    pub(super) major: u16,
+}
+
+impl Paths {
+    pub(super) fn new(home: &Path, major: u16) -> Self {
+        Self { directory: home.join("postgres").join(major.to_string()), major }
+    }
+
+    pub(super) fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    pub(super) fn lock(&self) -> PathBuf {
+        self.directory.join("lock")
+    }
+
+    pub(super) fn port(&self) -> PathBuf {
+        self.directory.join("port")
+    }
+
+    pub(super) fn password(&self) -> PathBuf {
+        self.directory.join("admin-password")
+    }
+
+    pub(super) fn socket_dir_file(&self) -> PathBuf {
+        self.directory.join("socket-directory")
+    }
+
+    fn log_dir(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.log_dir().join("server.log")
+    }
+
+    /// The password file is written last of all, so a cluster with one is complete.
+    pub(super) fn initialised(&self) -> bool {
+        self.password().is_file() && self.data().join("PG_VERSION").is_file()
+    }
+}
+
+/// Returns the majors that have a folder below `home`, the newest first.
+pub(super) fn majors(home: &Path) -> Vec<u16> {
+    let entries = fs::read_dir(home.join("postgres")).into_iter().flatten().flatten();
+    let mut majors: Vec<u16> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    majors.sort_unstable_by(|a, b| b.cmp(a));
+    majors
+}
+
+/// Makes the cluster's data, in a folder beside its final place that is renamed when complete.
+pub(super) async fn init(paths: &Paths, installation: &Installation, user: Option<&RunAs>) -> Result<(), ManagedError> {
+    let work = paths.directory.join("init");
+    let made = work.join("data");
+    // of an earlier attempt that was killed; nobody has used it
+    for leftover in [&work, &paths.data()] {
+        if leftover.exists() {
+            fs::remove_dir_all(leftover).map_err(ManagedError::io("remove", leftover))?;
+        }
+    }
+    let password = random_password()?;
+    user::make_private_dir(&work, user)?;
+    let password_file = work.join("password");
+    user::write_as(&password_file, password.expose().as_bytes(), user)?;
+    let mut said = String::new();
+    // not every system has the first one
+    for locale in ["C.UTF-8", "C"] {
+        let mut command = user::command(installation.bin_dir.join("initdb"), user);
+        command
+            .args(["--username", ADMIN_ROLE, "--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", locale])
+            .arg("--pwfile")
+            .arg(&password_file)
+            .arg("--pgdata")
+            .arg(&made);
+        let output = run(command).await.map_err(ManagedError::io("run", &installation.bin_dir.join("initdb")))?;
+        if output.status.success() {
+            // renamed as root or as the one user there is: the parents are ours
+            fs::rename(&made, paths.data()).map_err(ManagedError::io("rename", &made))?;
+            write_private(&paths.password(), password.expose().as_bytes())?;
+            return fs::remove_dir_all(&work).map_err(ManagedError::io("remove", &work));
+        }
+        said = tail(&output.stderr);
+        if made.exists() {
+            fs::remove_dir_all(&made).map_err(ManagedError::io("remove", &made))?;
+        }
+    }
+    fs::remove_dir_all(&work).map_err(ManagedError::io("remove", &work))?;
+    Err(ManagedError::Init(said))
+}
+
+/// Checks that the programs are of the major that wrote the data.
+pub(super) fn check_version(paths: &Paths, installation: &Installation) -> Result<(), ManagedError> {
+    let data = read_small(&paths.data().join("PG_VERSION"))?.unwrap_or_default();
+    let data = data.trim();
+    if data == installation.major.to_string() {
+        return Ok(());
+    }
+    Err(ManagedError::DataVersion {
+        directory: paths.directory.clone(),
+        data: data.chars().filter(char::is_ascii_digit).collect(),
+        binaries: installation.major,
+    })
+}
+
+/// Starts the server on the port it had, or on another if that is taken.
+pub(super) async fn start(
+    paths: &Paths,
+    installation: &Installation,
+    user: Option<&RunAs>,
+    port_first: u16,
+) -> Result<(), ManagedError> {
+    user::make_private_dir(&paths.log_dir(), user)?;
+    let socket_dir = socket_dir(paths, user)?;
+    let remembered = read_port(paths)?;
+    let ports = remembered.into_iter().chain((0..PORTS_TRIED_MAX).filter_map(|n| port_first.checked_add(n)));
+    put_log_aside(paths, user);
+    for port in ports {
+        if !is_free(port) {
+            continue;
+        }
+        let data = paths.data();
+        let conf = conf::postgresql_conf(port, &socket_dir);
+        user::write_as(&data.join("postgresql.conf"), conf.as_bytes(), user)?;
+        user::write_as(&data.join("pg_hba.conf"), conf::HBA.as_bytes(), user)?;
+        write_private(&paths.socket_dir_file(), socket_dir.display().to_string().as_bytes())?;
+        write_port(&paths.port(), port)?;
+        let pg_ctl = installation.bin_dir.join("pg_ctl");
+        let output = run(start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        // somebody took the port between the look and the start
+        if is_free(port) {
+            let log = fs::read(paths.log()).unwrap_or_default();
+            let said = if log.is_empty() { tail(&output.stderr) } else { tail(&log) };
+            return Err(ManagedError::Start(said));
+        }
+    }
+    Err(ManagedError::NoPort(port_first))
+}
+
+/// Stops the server. Returns whether it ran.
+pub(super) async fn stop(
+    paths: &Paths,
+    installation: &Installation,
+    user: Option<&RunAs>,
+) -> Result<bool, ManagedError> {
+    if server_pid(paths).is_none() {
+        return Ok(false);
+    }
+    let pg_ctl = installation.bin_dir.join("pg_ctl");
+    let mut command = user::command(&pg_ctl, user);
+    command.args(["stop", "--wait", "--timeout", PG_CTL_WAIT_SECONDS, "--mode", "fast", "--pgdata"]).arg(paths.data());
+    let output = run(command).await.map_err(ManagedError::io("run", &pg_ctl))?;
+    if output.status.success() || server_pid(paths).is_none() {
+        return Ok(true);
+    }
+    Err(ManagedError::Stop(tail(&output.stderr)))
+}
+
+/// Returns the process that serves the cluster's data, if there is one.
+pub(super) fn server_pid(paths: &Paths) -> Option<u32> {
+    let pid = recorded_pid(paths)?;
+    is_our_server(pid, &paths.data()).then_some(pid)
+}
+
+/// Deals with a `postmaster.pid` that is there although nobody let us in: waits for a server that is coming up or
+/// going down, and removes a file whose process is another program by now. Returns whether a server is there.
+pub(super) async fn wait_for_other(paths: &Paths) -> Result<bool, ManagedError> {
+    let Some(pid) = recorded_pid(paths) else { return Ok(false) };
+    let until = tokio::time::Instant::now() + OTHER_WAIT;
+    loop {
+        if !is_our_server(pid, &paths.data()) {
+            if Path::new(&format!("/proc/{pid}")).exists() {
+                let file = paths.data().join("postmaster.pid");
+                fs::remove_file(&file).map_err(ManagedError::io("remove", &file))?;
+            }
+            return Ok(false);
+        }
+        if is_ready(paths) {
+            return Ok(true);
+        }
+        if tokio::time::Instant::now() > until {
+            return Err(ManagedError::Start(format!("process {pid} holds its data and does not answer")));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn recorded_pid(paths: &Paths) -> Option<u32> {
+    let text = read_small(&paths.data().join("postmaster.pid")).ok()??;
+    text.lines().next()?.trim().parse().ok()
+}
+
+/// Postgres writes its state into the eighth line.
+fn is_ready(paths: &Paths) -> bool {
+    let text = read_small(&paths.data().join("postmaster.pid")).ok().flatten().unwrap_or_default();
+    text.lines().nth(7).is_some_and(|state| state.trim() == "ready")
+}
+
+/// A server's working directory is its data; where that cannot be seen, a process of that number counts as the server.
+fn is_our_server(pid: u32, data: &Path) -> bool {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    if !Path::new("/proc/self").exists() {
+        return rustix::process::Pid::from_raw(i32::try_from(pid).unwrap_or(-1))
+            .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH));
+    }
+    match (fs::metadata(process.join("cwd")), fs::metadata(data)) {
+        (Ok(cwd), Ok(data)) => cwd.dev() == data.dev() && cwd.ino() == data.ino(),
+        (Err(e), _) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            // another user's process cannot be the server of our data
+            false
+        }
+        (Err(_), _) | (_, Err(_)) => false,
+    }
+}
+
+/// The server inherits a limit of address space, and tells the kernel to end a backend rather than itself.
+fn start_command(paths: &Paths, pg_ctl: &Path, user: Option<&RunAs>) -> std::process::Command {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let mut command = user::command("/bin/sh", user);
+    command
+        .env("PG_OOM_ADJUST_FILE", "/proc/self/oom_score_adj")
+        .env("PG_OOM_ADJUST_VALUE", "500")
+        .args(["-c", "umask 077; ulimit -v \"$1\" 2>/dev/null; ulimit -c 0 2>/dev/null; shift; exec \"$@\"", "sh"])
+        .arg(conf::address_space_kb(&meminfo).to_string())
+        .arg(pg_ctl)
+        .args(["start", "--wait", "--timeout", PG_CTL_WAIT_SECONDS, "--silent", "--pgdata"])
+        .arg(paths.data())
+        .arg("--log")
+        .arg(paths.log());
+    command
+}
+
+/// Returns the socket's directory: inside the cluster's, or another private one where that path is too long.
+fn socket_dir(paths: &Paths, user: Option<&RunAs>) -> Result<PathBuf, ManagedError> {
+    let inside = paths.directory.join("run");
+    if fits(&inside) {
+        user::make_private_dir(&inside, user)?;
+        return Ok(inside);
+    }
+    let base = match std::env::var_os("XDG_RUNTIME_DIR") {
+        _ if user.is_some() => PathBuf::from("/run"),
+        Some(dir) if Path::new(&dir).is_absolute() => PathBuf::from(dir),
+        Some(_) | None => std::env::temp_dir(),
+    };
+    let digest = Sha256::digest(paths.directory.as_os_str().as_encoded_bytes());
+    let name = URL_SAFE_NO_PAD.encode(digest.get(..9).unwrap_or_default());
+    let mut refused = ManagedError::NotPrivate(base.clone());
+    for attempt in 0..SOCKET_DIRS_TRIED_MAX {
+        let outside = base.join(format!("pgsandbox-{name}-{attempt}"));
+        if !fits(&outside) {
+            break;
+        }
+        match user::make_private_dir(&outside, user) {
+            Ok(()) => return Ok(outside),
+            // somebody else has put something there
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+fn fits(socket_dir: &Path) -> bool {
+    socket_dir.join(".s.PGSQL.65432").as_os_str().len() <= SOCKET_PATH_BYTES_MAX
+}
+
+fn is_free(port: u16) -> bool {
+    port != 0 && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+fn put_log_aside(paths: &Paths, user: Option<&RunAs>) {
+    if !fs::metadata(paths.log()).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
+        return;
+    }
+    let mut command = user::command("/bin/mv", user);
+    let moved = command.arg("-f").arg(paths.log()).arg(paths.log_dir().join("server.log.1")).status();
+    if !moved.is_ok_and(|status| status.success()) {
+        tracing::warn!("the cluster's log is large and could not be put aside");
+    }
+}
+
+async fn run(command: std::process::Command) -> std::io::Result<Output> {
+    let mut command = tokio::process::Command::from(command);
+    command.kill_on_drop(true);
+    tokio::time::timeout(PROGRAM_WAIT, command.output())
+        .await
+        .unwrap_or_else(|_| Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it took too long")))
+}
+
+/// Returns the end of what a program said, in one line.
+fn tail(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let joined = lines.join("; ");
+    let mut start = joined.len().saturating_sub(LOG_TAIL_BYTES);
+    while !joined.is_char_boundary(start) {
+        start += 1;
+    }
+    joined.get(start..).unwrap_or_default().to_owned()
+}
+
+fn random_password() -> Result<Secret, ManagedError> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|e| ManagedError::Init(format!("no random numbers: {e}")))?;
+    Ok(Secret::new(URL_SAFE_NO_PAD.encode(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_seen() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!is_free(port));
+        drop(listener);
+        assert!(is_free(port));
+    }
+
+    #[test]
+    fn a_socket_that_would_not_fit_goes_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let short = Paths::new(dir.path(), 15);
+        fs::create_dir_all(&short.directory).unwrap();
+        assert_eq!(socket_dir(&short, None).unwrap(), short.directory.join("run"));
+        let long = Paths::new(&dir.path().join("x".repeat(90)), 15);
+        fs::create_dir_all(&long.directory).unwrap();
+        let outside = socket_dir(&long, None).unwrap();
+        assert!(!outside.starts_with(dir.path()) && fits(&outside), "{outside:?}");
+        assert_eq!(fs::metadata(&outside).unwrap().mode() & 0o777, 0o700);
+        fs::remove_dir(&outside).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_no_server_of_ours_is_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!is_our_server(std::process::id(), dir.path()));
+        assert!(is_our_server(std::process::id(), &std::env::current_dir().unwrap()));
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_cut_at_a_character() {
+        let said = tail("漢\n".repeat(400).as_bytes());
+        assert!(said.len() <= LOG_TAIL_BYTES && said.ends_with('漢'));
+    }
+}

@@ -1,0 +1,59 @@
+//! Makes sure that nothing but a sandbox's own database and roles is ever touched.
+
+use crate::engine::{EngineError, SandboxSpec};
+
+/// Refuses a specification whose names are not those of its id under the profile's prefix.
+///
+/// INVARIANT: every statement that changes or drops something is built from names that passed here.
+pub(super) fn check(prefix: &str, spec: &SandboxSpec) -> Result<(), EngineError> {
+    let names = &spec.names;
+    let short = spec.id.short();
+    let own = names.database.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_') && rest.ends_with(&short));
+    let roles = names.owner_role == format!("{}_role", names.database)
+        && names.readonly_role == format!("{}_ro", names.database);
+    let letters = names.database.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    if own && roles && letters && !prefix.is_empty() {
+        return Ok(());
+    }
+    Err(EngineError::Unsupported(format!(
+        "`{}` is not the name of sandbox {} under the prefix `{prefix}`; nothing was done",
+        names.database.escape_default(),
+        spec.id
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{SandboxId, SandboxNames, Secret, Timestamp};
+
+    fn spec(edit: impl FnOnce(&mut SandboxNames)) -> SandboxSpec {
+        let id = SandboxId::fresh();
+        let mut names = SandboxNames::new("pgsb", Some("hint"), id);
+        edit(&mut names);
+        SandboxSpec {
+            id,
+            names,
+            owner_password: Secret::new("a"),
+            readonly_password: Secret::new("b"),
+            expires_at: Timestamp::from_unix_ms(0),
+            extensions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn only_a_sandboxs_own_names_pass() {
+        check("pgsb", &spec(|_| {})).unwrap();
+        for bad in [
+            spec(|n| n.database = "postgres".into()),
+            spec(|n| n.owner_role = "postgres".into()),
+            spec(|n| n.readonly_role = "pg_read_all_data".into()),
+            spec(|n| *n = SandboxNames::new("pgsb", None, SandboxId::fresh())),
+            spec(|n| *n = SandboxNames::new("other", None, SandboxId::fresh())),
+        ] {
+            assert!(check("pgsb", &bad).is_err(), "{:?}", bad.names);
+        }
+        assert!(check("pgs", &spec(|_| {})).is_err());
+        assert!(check("", &spec(|_| {})).is_err());
+    }
+}

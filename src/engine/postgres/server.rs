@@ -1,0 +1,384 @@
+//! The server behind one profile: how it is reached, who its admin is, and the few sessions kept open to it.
+//!
+//! A managed server is started when it does not answer; an external one never is. Sessions into databases
+//! other than the admin's own and the metadata's are never kept.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::admin::{AdminSession, Login, LoginError, ident, refused};
+use super::managed::{ManagedCluster, ManagedSettings};
+use super::{Credentials, Endpoint, PostgresUrl};
+use crate::engine::{EngineError, ServerInfo};
+
+/// The database that a managed cluster's metadata lives in.
+pub const METADATA_DATABASE: &str = "pgsandbox";
+/// The most pooled sessions of one server: eight creates at once go no faster than two.
+const SESSIONS_MAX: usize = 8;
+/// How many of them stay open when nobody needs them.
+const IDLE_SESSIONS_MAX: usize = 2;
+/// How long somebody waits for a session before being told to come back.
+const SESSION_WAIT: Duration = Duration::from_secs(30);
+/// A kept session that has been idle for longer is asked for a sign of life first.
+const TRUSTED_IDLE: Duration = Duration::from_millis(250);
+/// The first major without the settings this program relies on, and the last one it was tried with.
+const MAJORS: std::ops::RangeInclusive<u16> = 13..=18;
+
+/// Everything the engine has to know of one profile.
+#[derive(Clone, Debug)]
+pub struct PostgresSettings {
+    /// The profile's name, for messages.
+    pub profile: String,
+    /// What every name on the server begins with, followed by `_`.
+    pub prefix: String,
+    /// Where the server is.
+    pub source: ServerSource,
+    /// The most sessions of a sandbox's owner role; the read-only role has as many.
+    pub connection_limit: u32,
+    /// Temporary files of one session, in kB. Needs a superuser as admin.
+    pub temp_file_limit_kb: Option<u64>,
+    /// Time for one statement of a direct connection, in ms. A hint: a role may change its own.
+    pub statement_timeout_ms: Option<u64>,
+}
+
+impl PostgresSettings {
+    /// Sets a profile up with the usual limits.
+    pub fn new(profile: impl Into<String>, prefix: impl Into<String>, source: ServerSource) -> Self {
+        Self {
+            profile: profile.into(),
+            prefix: prefix.into(),
+            source,
+            // an application's own pool of ten, twice
+            connection_limit: 20,
+            temp_file_limit_kb: Some(1 << 20),
+            statement_timeout_ms: None,
+        }
+    }
+}
+
+/// Where a profile's server comes from.
+#[derive(Clone, Debug)]
+pub enum ServerSource {
+    /// Somebody else runs it.
+    External(PostgresUrl),
+    /// This program runs it.
+    Managed(ManagedSettings),
+}
+
+/// One server, shared by all who work on its profile.
+#[derive(Debug)]
+pub struct PostgresServer {
+    settings: PostgresSettings,
+    managed: Option<ManagedCluster>,
+    slots: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    reach: Option<Reach>,
+    info: Option<ServerInfo>,
+    idle: HashMap<String, Vec<(AdminSession, Instant)>>,
+}
+
+/// How the server is reached right now.
+#[derive(Clone, Debug)]
+pub(super) struct Reach {
+    /// For our own sessions.
+    pub(super) endpoint: Endpoint,
+    /// The admin.
+    pub(super) admin: Credentials,
+    /// The admin's own database.
+    pub(super) database: String,
+    pub(super) connect_timeout: Duration,
+}
+
+/// A session out of the pool; goes back when dropped, if it is still good.
+#[derive(Debug)]
+pub struct PooledSession {
+    session: Option<AdminSession>,
+    database: String,
+    server: Arc<PostgresServer>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl PostgresServer {
+    /// Sets a server up. Nothing is contacted or started.
+    pub fn new(settings: PostgresSettings) -> Arc<Self> {
+        let managed = match &settings.source {
+            ServerSource::Managed(managed) => Some(ManagedCluster::new(managed.clone())),
+            ServerSource::External(_) => None,
+        };
+        let slots = Arc::new(Semaphore::new(SESSIONS_MAX));
+        Arc::new(Self { settings, managed, slots, state: Mutex::default() })
+    }
+
+    /// Returns the profile's settings.
+    pub fn settings(&self) -> &PostgresSettings {
+        &self.settings
+    }
+
+    /// Returns the cluster, where this program runs it.
+    pub fn managed(&self) -> Option<&ManagedCluster> {
+        self.managed.as_ref()
+    }
+
+    /// Opens or reuses a session in the database that holds the metadata schema.
+    ///
+    /// # Errors
+    /// Fails when the server cannot be reached (or started), or does not accept the admin.
+    pub async fn metadata_session(self: &Arc<Self>) -> Result<PooledSession, EngineError> {
+        let database = self.metadata_database().await?;
+        self.pooled(database).await
+    }
+
+    /// Opens or reuses a session in the admin's own database.
+    ///
+    /// # Errors
+    /// Fails when the server cannot be reached (or started), or does not accept the admin.
+    pub async fn admin_session(self: &Arc<Self>) -> Result<PooledSession, EngineError> {
+        let database = self.reach().await?.database;
+        self.pooled(database).await
+    }
+
+    /// Returns the name of the database that holds the metadata schema.
+    pub(super) async fn metadata_database(&self) -> Result<String, EngineError> {
+        match self.settings.source {
+            ServerSource::Managed(_) => Ok(METADATA_DATABASE.to_owned()),
+            ServerSource::External(_) => Ok(self.reach().await?.database),
+        }
+    }
+
+    /// Opens a session of the admin's in any database, to be closed after use.
+    pub(super) async fn session_in(&self, database: &str) -> Result<AdminSession, EngineError> {
+        self.open(database).await
+    }
+
+    /// Says what the server is, asking it once.
+    ///
+    /// # Errors
+    /// Fails when the server cannot be reached, and when the admin or the server will not do.
+    pub async fn info(self: &Arc<Self>) -> Result<ServerInfo, EngineError> {
+        if let Some(info) = self.known_info() {
+            return Ok(info);
+        }
+        let session = self.admin_session().await?;
+        let info = self.examine(&session).await?;
+        self.state().info = Some(info.clone());
+        Ok(info)
+    }
+
+    /// Returns what [`info`](Self::info) found, if it was asked before.
+    pub(super) fn known_info(&self) -> Option<ServerInfo> {
+        self.state().info.clone()
+    }
+
+    /// Returns how the server is reached; a managed one is started for it.
+    pub(super) async fn reach(&self) -> Result<Reach, EngineError> {
+        if let Some(reach) = self.state().reach.clone() {
+            return Ok(reach);
+        }
+        self.find().await
+    }
+
+    /// Finds out anew how the server is reached, starting it if it is managed.
+    async fn find(&self) -> Result<Reach, EngineError> {
+        let reach = match (&self.settings.source, &self.managed) {
+            (ServerSource::Managed(_), Some(cluster)) => {
+                let running = cluster.ensure_running().await.map_err(|e| EngineError::Known(Box::new(e.into())))?;
+                let reach = Reach {
+                    endpoint: running.endpoint,
+                    admin: running.admin,
+                    database: "postgres".to_owned(),
+                    connect_timeout: Duration::from_secs(10),
+                };
+                self.close_to_public(&reach).await?;
+                reach
+            }
+            (ServerSource::External(url), _) => Reach {
+                endpoint: url.endpoint.clone(),
+                admin: url.credentials.clone(),
+                database: url.database.clone(),
+                connect_timeout: url.connect_timeout,
+            },
+            (ServerSource::Managed(_), None) => {
+                return Err(EngineError::Unsupported("the managed cluster was not set up".to_owned()));
+            }
+        };
+        self.state().reach = Some(reach.clone());
+        Ok(reach)
+    }
+
+    /// Looks anew for a server that did not answer.
+    pub(super) async fn reconnect(&self) -> Result<Reach, EngineError> {
+        self.forget();
+        self.find().await
+    }
+
+    async fn pooled(self: &Arc<Self>, database: String) -> Result<PooledSession, EngineError> {
+        let slot = tokio::time::timeout(SESSION_WAIT, Arc::clone(&self.slots).acquire_owned()).await;
+        let Ok(Ok(slot)) = slot else {
+            let what = format!("the admin connection of profile `{}`", self.settings.profile);
+            return Err(EngineError::Busy { what, sessions: u32::try_from(SESSIONS_MAX).unwrap_or(u32::MAX) });
+        };
+        let session = match self.kept(&database).await {
+            Some(session) => session,
+            None => self.open(&database).await?,
+        };
+        Ok(PooledSession { session: Some(session), database, server: Arc::clone(self), _slot: slot })
+    }
+
+    /// Takes a kept session that still answers.
+    async fn kept(&self, database: &str) -> Option<AdminSession> {
+        loop {
+            let (session, since) = self.state().idle.get_mut(database)?.pop()?;
+            if session.is_closed() {
+                continue;
+            }
+            if since.elapsed() < TRUSTED_IDLE || session.check_connection().await.is_ok() {
+                return Some(session);
+            }
+        }
+    }
+
+    /// Opens a session; a managed server that does not answer is started first.
+    async fn open(&self, database: &str) -> Result<AdminSession, EngineError> {
+        let reach = self.reach().await?;
+        match self.log_in(&reach, database).await {
+            Err(error) if error.is_unreachable() && self.managed.is_some() => {
+                let reach = self.reconnect().await?;
+                self.log_in(&reach, database).await.map_err(|e| e.within(&self.settings.profile, &reach.admin.user))
+            }
+            other => other.map_err(|e| e.within(&self.settings.profile, &reach.admin.user)),
+        }
+    }
+
+    async fn log_in(&self, reach: &Reach, database: &str) -> Result<AdminSession, LoginError> {
+        let major = self.known_info().map(|i| i.major);
+        let login =
+            Login { endpoint: &reach.endpoint, credentials: &reach.admin, database, timeout: reach.connect_timeout };
+        AdminSession::open(&login, major).await
+    }
+
+    /// Forgets where the server was; the next who needs it looks anew.
+    fn forget(&self) {
+        let mut state = self.state();
+        state.reach = None;
+        state.idle.clear();
+    }
+
+    /// Reads what the server is, and refuses what cannot work.
+    async fn examine(&self, session: &AdminSession) -> Result<ServerInfo, EngineError> {
+        let profile = &self.settings.profile;
+        let row = session
+            .query_one(
+                "SELECT pg_catalog.current_setting('server_version'), r.rolsuper, r.rolcreatedb AND r.rolcreaterole, \
+                 pg_catalog.current_setting('search_path') = 'pg_catalog' \
+                 AND pg_catalog.current_setting('bytea_output') = 'hex' \
+                 AND pg_catalog.current_setting('statement_timeout') <> '0', r.rolname::text \
+                 FROM pg_catalog.pg_roles r WHERE r.rolname = current_user",
+                &[],
+            )
+            .await
+            .map_err(refused("say what it is", profile))?;
+        let (version, superuser, can_create, pinned, user): (String, bool, bool, bool, String) =
+            (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
+        let major = session.major();
+        if !MAJORS.contains(&major) {
+            return Err(EngineError::Unsupported(format!(
+                "the server of profile `{profile}` is PostgreSQL {major}; versions {} to {} are supported",
+                MAJORS.start(),
+                MAJORS.end()
+            )));
+        }
+        if !pinned {
+            return Err(EngineError::Unsupported(format!(
+                "profile `{profile}` is reached through something that drops start-up settings (`options`), a pooler \
+                 perhaps; give the address of the server itself"
+            )));
+        }
+        if !superuser && !can_create {
+            return Err(EngineError::Unsupported(format!(
+                "role `{user}` of profile `{profile}` may not create databases and roles; give it CREATEDB and CREATEROLE"
+            )));
+        }
+        Ok(ServerInfo { major, version, superuser })
+    }
+
+    /// Makes sure that a managed cluster has its metadata database and that PUBLIC can enter none of ours.
+    async fn close_to_public(&self, reach: &Reach) -> Result<(), EngineError> {
+        let profile = &self.settings.profile;
+        let session = self.log_in(reach, &reach.database).await.map_err(|e| e.within(profile, &reach.admin.user))?;
+        let exists = session
+            .query_opt("SELECT 1 FROM pg_catalog.pg_database WHERE datname = $1", &[&METADATA_DATABASE])
+            .await
+            .map_err(refused("list databases", profile))?;
+        if exists.is_none() {
+            let sql = format!("CREATE DATABASE {} TEMPLATE template0", ident(METADATA_DATABASE));
+            match session.execute(sql.as_str(), &[]).await {
+                Ok(_) => {}
+                // another process of ours was faster
+                Err(e) if e.code().is_some_and(|c| matches!(c.code(), "42P04" | "23505")) => {}
+                Err(e) => return Err(refused("create the metadata database", profile)(e)),
+            }
+        }
+        let open = "SELECT d.datname::text FROM pg_catalog.pg_database d \
+                    WHERE d.datname IN ('postgres', 'template1', $1) \
+                    AND (pg_catalog.has_database_privilege('public', d.oid, 'CONNECT') \
+                         OR pg_catalog.has_database_privilege('public', d.oid, 'TEMPORARY'))";
+        for row in session.query(open, &[&METADATA_DATABASE]).await.map_err(refused("list databases", profile))? {
+            let database: String = row.get(0);
+            let sql = format!("REVOKE CONNECT, TEMPORARY ON DATABASE {} FROM PUBLIC", ident(&database));
+            match session.execute(sql.as_str(), &[]).await {
+                Ok(_) => {}
+                // another process of ours does the same at this moment
+                Err(e) if e.code().is_some_and(|c| c.code() == "XX000") => {}
+                Err(e) => return Err(refused("close a database to PUBLIC", profile)(e)),
+            }
+        }
+        let left = session.query(open, &[&METADATA_DATABASE]).await.map_err(refused("list databases", profile))?;
+        if let Some(row) = left.first() {
+            let database: String = row.get(0);
+            return Err(EngineError::Unsupported(format!("database `{database}` stays open to PUBLIC")));
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for PooledSession {
+    type Target = AdminSession;
+
+    #[expect(clippy::expect_used, reason = "the session is there until the guard is dropped")]
+    fn deref(&self) -> &AdminSession {
+        self.session.as_ref().expect("present until dropped")
+    }
+}
+
+impl DerefMut for PooledSession {
+    #[expect(clippy::expect_used, reason = "the session is there until the guard is dropped")]
+    fn deref_mut(&mut self) -> &mut AdminSession {
+        self.session.as_mut().expect("present until dropped")
+    }
+}
+
+impl Drop for PooledSession {
+    fn drop(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        if session.is_closed() {
+            return;
+        }
+        let mut state = self.server.state();
+        let idle = state.idle.entry(std::mem::take(&mut self.database)).or_default();
+        if idle.len() < IDLE_SESSIONS_MAX {
+            idle.push((session, Instant::now()));
+        }
+    }
+}

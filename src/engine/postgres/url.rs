@@ -1,0 +1,461 @@
+//! Reads the address of a Postgres server from a URL: the one parser for admin URLs and clone sources.
+//!
+//! What is decided about a URL and what is connected to come from the same [`PostgresUrl`]. Whatever
+//! this parser does not know is refused, never passed on; no error holds a password. No file is read
+//! and no name is looked up here.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use super::{Endpoint, Host};
+use crate::model::{Code, Failure, Secret, TlsMode};
+
+/// Postgres' own port.
+const PORT_DEFAULT: u16 = 5432;
+/// Where Debian's servers keep their socket; meant by an operator's URL without a host.
+const SOCKET_DIR_DEFAULT: &str = "/var/run/postgresql";
+/// How long a connection may take to come up unless the URL says otherwise.
+const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+/// The longest `connect_timeout`, so that an unreachable server cannot hold a request for ever.
+const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+/// The longest URL, in bytes: more than any real one, and cheap to read.
+const URL_BYTES_MAX: usize = 8 << 10;
+
+/// Who wrote a URL: it decides what the URL may make us do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UrlOrigin {
+    /// The operator, in the configuration: may name certificate files.
+    Operator,
+    /// A caller: nothing that reads files, and the host must be said.
+    Caller,
+}
+
+/// As whom to log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The role.
+    pub user: String,
+    /// Its password, where one is needed.
+    pub password: Option<Secret>,
+}
+
+/// A server, a database on it, and as whom to log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresUrl {
+    /// Where.
+    pub endpoint: Endpoint,
+    /// Which database.
+    pub database: String,
+    /// As whom.
+    pub credentials: Credentials,
+    /// How long the connection may take to come up.
+    pub connect_timeout: Duration,
+}
+
+/// Why a URL is refused. Holds no password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// Another scheme, or none.
+    #[error("a database URL starts with `postgresql://` or `postgres://`")]
+    Scheme,
+    /// Over the limit.
+    #[error("the database URL is longer than {URL_BYTES_MAX} bytes")]
+    TooLong,
+    /// A part is not what percent-encoding allows.
+    #[error("the {0} in the database URL is not valid percent-encoded UTF-8")]
+    Encoding(&'static str),
+    /// A part is empty that must not be.
+    #[error("the database URL names no {0}")]
+    Missing(&'static str),
+    /// A part is said twice.
+    #[error("the database URL says its {0} twice")]
+    Twice(String),
+    /// A `#`, which would cut the rest off.
+    #[error("the database URL contains `#`; write it as `%23`")]
+    Fragment,
+    /// More than one host.
+    #[error("the database URL names several hosts; one is supported")]
+    SeveralHosts,
+    /// A host that is no name, no address and no directory.
+    #[error("the host in the database URL is not a name, an address or an absolute directory")]
+    Host,
+    /// Not a port.
+    #[error("the port in the database URL is not a number from 1 to 65535")]
+    Port,
+    /// A known parameter with a value it cannot have.
+    #[error("`{name}` in the database URL must be {expected}")]
+    Value {
+        /// The parameter.
+        name: &'static str,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A parameter that reads files, allowed to operators only.
+    #[error("`{0}` is not allowed in a database URL given with a call, as it reads a file of this machine")]
+    OperatorOnly(&'static str),
+    /// A parameter that is not known.
+    #[error("`{0}` is not supported in a database URL")]
+    Parameter(String),
+}
+
+impl From<UrlError> for Failure {
+    fn from(error: UrlError) -> Self {
+        Self::new(Code::InvalidArguments, error.to_string())
+            .hint("write `postgresql://user:password@host:port/database`, special characters percent-encoded")
+    }
+}
+
+impl PostgresUrl {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// Says which part cannot be used. Nothing is guessed and nothing is dropped.
+    pub fn parse(text: &str, origin: UrlOrigin) -> Result<Self, UrlError> {
+        if text.len() > URL_BYTES_MAX {
+            return Err(UrlError::TooLong);
+        }
+        let rest =
+            text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")).ok_or(UrlError::Scheme)?;
+        if rest.contains('#') {
+            return Err(UrlError::Fragment);
+        }
+        let (before_query, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = before_query.split_once('/').unwrap_or((before_query, ""));
+        let mut parts = Parts::default();
+        parts.authority(authority)?;
+        if !path.is_empty() {
+            set(&mut parts.database, "database", decode(path, "database")?)?;
+        }
+        parts.query(query, origin)?;
+        parts.resolve(origin)
+    }
+
+    /// Returns the URL without its password, for people to read.
+    pub fn redacted(&self) -> String {
+        let database = &self.database;
+        let user = &self.credentials.user;
+        match &self.endpoint.host {
+            Host::Tcp(host) if host.contains(':') => {
+                format!("postgresql://{user}@[{host}]:{}/{database}", self.endpoint.port)
+            }
+            Host::Tcp(host) => format!("postgresql://{user}@{host}:{}/{database}", self.endpoint.port),
+            Host::Unix(dir) => {
+                format!("postgresql://{user}@/{database}?host={}&port={}", dir.display(), self.endpoint.port)
+            }
+        }
+    }
+}
+
+impl fmt::Display for PostgresUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.redacted())
+    }
+}
+
+/// What a URL says, each part at most once.
+#[derive(Default)]
+struct Parts {
+    host: Option<String>,
+    port: Option<String>,
+    database: Option<String>,
+    user: Option<String>,
+    password: Option<String>,
+    tls: Option<TlsMode>,
+    ca_file: Option<PathBuf>,
+    connect_timeout: Option<Duration>,
+}
+
+impl Parts {
+    fn authority(&mut self, authority: &str) -> Result<(), UrlError> {
+        let (userinfo, hostport) = match authority.rsplit_once('@') {
+            Some((userinfo, hostport)) => (Some(userinfo), hostport),
+            None => (None, authority),
+        };
+        if let Some(userinfo) = userinfo {
+            let (user, password) = match userinfo.split_once(':') {
+                Some((user, password)) => (user, Some(password)),
+                None => (userinfo, None),
+            };
+            if !user.is_empty() {
+                self.user = Some(decode(user, "user")?);
+            }
+            if let Some(password) = password.filter(|p| !p.is_empty()) {
+                self.password = Some(decode(password, "password")?);
+            }
+        }
+        if hostport.contains(',') {
+            return Err(UrlError::SeveralHosts);
+        }
+        let (host, port) = match hostport.strip_prefix('[') {
+            Some(rest) => {
+                let (address, after) = rest.split_once(']').ok_or(UrlError::Host)?;
+                let address: Ipv6Addr = address.parse().map_err(|_| UrlError::Host)?;
+                let port = match after.strip_prefix(':') {
+                    Some(port) => Some(port),
+                    None if after.is_empty() => None,
+                    None => return Err(UrlError::Host),
+                };
+                (address.to_string(), port)
+            }
+            None => {
+                let (host, port) = match hostport.split_once(':') {
+                    Some((host, port)) => (host, Some(port)),
+                    None => (hostport, None),
+                };
+                (decode(host, "host")?, port)
+            }
+        };
+        self.host = Some(host).filter(|h| !h.is_empty());
+        self.port = port.filter(|p| !p.is_empty()).map(str::to_owned);
+        Ok(())
+    }
+
+    fn query(&mut self, query: &str, origin: UrlOrigin) -> Result<(), UrlError> {
+        let mut seen = BTreeSet::new();
+        for pair in query.split('&').filter(|p| !p.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = decode(name, "parameter name")?;
+            if !seen.insert(name.clone()) {
+                return Err(UrlError::Twice(name.escape_default().to_string()));
+            }
+            let value = decode(value, "parameter value")?;
+            match name.as_str() {
+                "host" => set(&mut self.host, "host", value)?,
+                "port" => set(&mut self.port, "port", value)?,
+                "dbname" => set(&mut self.database, "database", value)?,
+                "user" => set(&mut self.user, "user", value)?,
+                "password" => set(&mut self.password, "password", value)?,
+                "sslmode" => self.tls = Some(tls_mode(&value)?),
+                "sslrootcert" if origin == UrlOrigin::Caller => return Err(UrlError::OperatorOnly("sslrootcert")),
+                "sslrootcert" if value.is_empty() => {
+                    return Err(UrlError::Value { name: "sslrootcert", expected: "the path of a PEM file" });
+                }
+                // libpq's word for the built-in certificates, which are ours unless a file is named
+                "sslrootcert" if value == "system" => {}
+                "sslrootcert" => self.ca_file = Some(PathBuf::from(value)),
+                "connect_timeout" => self.connect_timeout = Some(connect_timeout(&value)?),
+                // ours is sent instead: it says who connects
+                "application_name" => {}
+                other => return Err(UrlError::Parameter(other.escape_default().to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve(self, origin: UrlOrigin) -> Result<PostgresUrl, UrlError> {
+        let host = match (self.host, origin) {
+            (Some(host), _) => host_of(&host)?,
+            (None, UrlOrigin::Operator) => Host::Unix(PathBuf::from(SOCKET_DIR_DEFAULT)),
+            (None, UrlOrigin::Caller) => return Err(UrlError::Missing("host")),
+        };
+        if origin == UrlOrigin::Caller && matches!(host, Host::Unix(_)) {
+            return Err(UrlError::OperatorOnly("host"));
+        }
+        let port = match self.port {
+            Some(port) => port.parse().ok().filter(|p| *p != 0).ok_or(UrlError::Port)?,
+            None => PORT_DEFAULT,
+        };
+        let user = self.user.filter(|u| !u.is_empty()).ok_or(UrlError::Missing("user"))?;
+        let database = match (self.database.filter(|d| !d.is_empty()), origin) {
+            (Some(database), _) => database,
+            (None, UrlOrigin::Operator) => user.clone(),
+            (None, UrlOrigin::Caller) => return Err(UrlError::Missing("database")),
+        };
+        let tls = match host {
+            Host::Tcp(_) => self.tls.unwrap_or(TlsMode::Prefer),
+            Host::Unix(_) => TlsMode::Disable,
+        };
+        Ok(PostgresUrl {
+            endpoint: Endpoint { host, port, tls, ca_file: self.ca_file },
+            database,
+            credentials: Credentials { user, password: self.password.map(Secret::new) },
+            connect_timeout: self.connect_timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT),
+        })
+    }
+}
+
+/// Sets a part that may be said once.
+fn set(part: &mut Option<String>, name: &'static str, value: String) -> Result<(), UrlError> {
+    if part.replace(value).is_some() {
+        return Err(UrlError::Twice(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Decodes percent-encoding strictly: a stray `%`, a NUL and invalid UTF-8 are refused.
+fn decode(text: &str, part: &'static str) -> Result<String, UrlError> {
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let valid = match byte {
+            b'%' => [bytes.next(), bytes.next()].iter().all(|b| b.is_some_and(|b| b.is_ascii_hexdigit())),
+            byte => byte > b' ' && byte != 0x7f,
+        };
+        if !valid {
+            return Err(UrlError::Encoding(part));
+        }
+    }
+    let decoded = percent_decode_str(text).decode_utf8().map_err(|_| UrlError::Encoding(part))?;
+    if decoded.contains('\0') {
+        return Err(UrlError::Encoding(part));
+    }
+    Ok(decoded.into_owned())
+}
+
+fn host_of(host: &str) -> Result<Host, UrlError> {
+    if host.contains(',') {
+        return Err(UrlError::SeveralHosts);
+    }
+    if host.starts_with('/') {
+        return Ok(Host::Unix(PathBuf::from(host)));
+    }
+    if let Ok(address) = host.parse::<Ipv6Addr>() {
+        return Ok(Host::Tcp(address.to_string()));
+    }
+    let letters = host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
+    if host.is_empty() || host.starts_with('-') || !letters {
+        return Err(UrlError::Host);
+    }
+    Ok(Host::Tcp(host.to_ascii_lowercase()))
+}
+
+fn tls_mode(value: &str) -> Result<TlsMode, UrlError> {
+    Ok(match value {
+        "disable" => TlsMode::Disable,
+        // libpq's `allow` encrypts only where the server insists; this client then does so at once
+        "allow" | "prefer" => TlsMode::Prefer,
+        "require" => TlsMode::Require,
+        "verify-ca" => TlsMode::VerifyCa,
+        "verify-full" => TlsMode::VerifyFull,
+        _ => {
+            return Err(UrlError::Value {
+                name: "sslmode",
+                expected: "`disable`, `allow`, `prefer`, `require`, `verify-ca` or `verify-full`",
+            });
+        }
+    })
+}
+
+fn connect_timeout(value: &str) -> Result<Duration, UrlError> {
+    let fault = UrlError::Value { name: "connect_timeout", expected: "a number of seconds from 1 to 60" };
+    let seconds = value.parse::<u64>().map_err(|_| fault.clone())?;
+    let timeout = Duration::from_secs(seconds);
+    if seconds == 0 || timeout > CONNECT_TIMEOUT_MAX {
+        return Err(fault);
+    }
+    Ok(timeout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good(text: &str) -> PostgresUrl {
+        PostgresUrl::parse(text, UrlOrigin::Operator).unwrap()
+    }
+
+    fn check(text: &str, host: &str, port: u16, database: &str, user: &str, password: Option<&str>) {
+        let url = good(text);
+        let host = if host.starts_with('/') { Host::Unix(host.into()) } else { Host::Tcp(host.to_owned()) };
+        assert_eq!(url.endpoint.host, host, "{text}");
+        assert_eq!(url.endpoint.port, port, "{text}");
+        assert_eq!(url.database, database, "{text}");
+        assert_eq!(url.credentials.user, user, "{text}");
+        assert_eq!(url.credentials.password.as_ref().map(Secret::expose), password, "{text}");
+    }
+
+    fn refused(text: &str, origin: UrlOrigin, expected: UrlError) {
+        assert_eq!(PostgresUrl::parse(text, origin), Err(expected), "{text}");
+    }
+
+    #[test]
+    fn the_parts_of_a_url_are_found() {
+        check("postgres://u:p@h:6543/d", "h", 6543, "d", "u", Some("p"));
+        check("postgresql://u@Db.Example.COM/d", "db.example.com", 5432, "d", "u", None);
+        check("postgresql://u@h", "h", 5432, "u", "u", None);
+        check("postgresql://u@h/", "h", 5432, "u", "u", None);
+        check("postgresql://h/d?user=u&password=p", "h", 5432, "d", "u", Some("p"));
+        check("postgresql://u:p@[::1]:6000/d", "::1", 6000, "d", "u", Some("p"));
+    }
+
+    #[test]
+    fn passwords_may_hold_anything_percent_encoded() {
+        check("postgresql://u:%40%3A%2F%23%25%3F@h/d", "h", 5432, "d", "u", Some("@:/#%?"));
+        check("postgresql://u:a:b@h/d", "h", 5432, "d", "u", Some("a:b"));
+        check("postgresql://u:a@b@h/d", "h", 5432, "d", "u", Some("a@b"));
+        check("postgresql://u%40corp:%E6%BC%A2@h/d", "h", 5432, "d", "u@corp", Some("漢"));
+    }
+
+    #[test]
+    fn socket_directories_are_hosts() {
+        check("postgresql://u@%2Fvar%2Frun:5433/d", "/var/run", 5433, "d", "u", None);
+        check("postgresql:///d?host=/var/run&port=5433&user=u", "/var/run", 5433, "d", "u", None);
+        check("postgresql://u@/d", "/var/run/postgresql", 5432, "d", "u", None);
+        assert_eq!(good("postgresql://u@%2Ftmp/d?sslmode=require").endpoint.tls, TlsMode::Disable);
+    }
+
+    #[test]
+    fn tls_and_timeout_are_read() {
+        let url = good("postgresql://u@h/d?sslmode=verify-full&sslrootcert=/etc/ca.pem&connect_timeout=3");
+        assert_eq!(url.endpoint.tls, TlsMode::VerifyFull);
+        assert_eq!(url.endpoint.ca_file, Some(PathBuf::from("/etc/ca.pem")));
+        assert_eq!(url.connect_timeout, Duration::from_secs(3));
+        assert_eq!(good("postgresql://u@h/d").endpoint.tls, TlsMode::Prefer);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        for origin in [UrlOrigin::Operator, UrlOrigin::Caller] {
+            for name in ["service", "servicefile", "passfile", "sslkey", "sslcert", "options", "hostaddr", "Host"] {
+                refused(&format!("postgresql://u@h/d?{name}=x"), origin, UrlError::Parameter(name.to_owned()));
+            }
+            refused("postgresql://u@a,b/d", origin, UrlError::SeveralHosts);
+            refused("postgresql://u@a:1,b:2/d", origin, UrlError::SeveralHosts);
+            refused("postgresql://u@/d?host=a%2Cb", origin, UrlError::SeveralHosts);
+            refused("mysql://u@h/d", origin, UrlError::Scheme);
+            refused("host=h user=u", origin, UrlError::Scheme);
+            refused("postgresql://u:p#x@h/d", origin, UrlError::Fragment);
+            refused("postgresql://u:%zz@h/d", origin, UrlError::Encoding("password"));
+            refused("postgresql://u:%ff@h/d", origin, UrlError::Encoding("password"));
+            refused("postgresql://u@h/%00", origin, UrlError::Encoding("database"));
+            refused("postgresql://u@h:0/d", origin, UrlError::Port);
+            refused("postgresql://u@h:70000/d", origin, UrlError::Port);
+            refused("postgresql://u@[::1/d", origin, UrlError::Host);
+            refused("postgresql://u@h/d?host=g", origin, UrlError::Twice("host".into()));
+            refused("postgresql://u@h/d?sslmode=require&sslmode=disable", origin, UrlError::Twice("sslmode".into()));
+            refused("postgresql://h/d", origin, UrlError::Missing("user"));
+            refused(&format!("postgresql://u@h/{}", "d".repeat(URL_BYTES_MAX)), origin, UrlError::TooLong);
+        }
+        let fault = PostgresUrl::parse("postgresql://u@h/d?connect_timeout=61", UrlOrigin::Operator);
+        assert!(matches!(fault, Err(UrlError::Value { name: "connect_timeout", .. })));
+    }
+
+    #[test]
+    fn a_callers_url_reads_no_file_and_says_where() {
+        refused("postgresql://u@h/d?sslrootcert=/etc/shadow", UrlOrigin::Caller, UrlError::OperatorOnly("sslrootcert"));
+        refused("postgresql://u@%2Frun/d", UrlOrigin::Caller, UrlError::OperatorOnly("host"));
+        refused("postgresql://u@/d", UrlOrigin::Caller, UrlError::Missing("host"));
+        refused("postgresql://u@h", UrlOrigin::Caller, UrlError::Missing("database"));
+    }
+
+    #[test]
+    fn no_error_and_no_rendering_shows_a_password() {
+        for bad in [
+            "postgresql://u:hunter2@h:99999/d",
+            "postgresql://u:hunter2@h/d?service=x",
+            "postgresql://u:hunter2@a,b/d",
+            "postgresql://u@h/d?password=hunter2&password=hunter2",
+            "postgresql://u:hunter2%zz@h/d",
+        ] {
+            let error = PostgresUrl::parse(bad, UrlOrigin::Caller).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        }
+        let url = good("postgresql://u:hunter2@h/d");
+        assert!(!format!("{url} {url:?}").contains("hunter2"));
+        assert_eq!(url.redacted(), "postgresql://u@h:5432/d");
+    }
+}

@@ -1,0 +1,232 @@
+//! The managed cluster: made, started, stopped and found again, whoever comes first.
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+
+use pgsandbox::engine::postgres::{
+    BinarySettings, ManagedCluster, ManagedError, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings,
+    ServerSource,
+};
+use pgsandbox::engine::{Engine, EngineError};
+use pgsandbox::model::{CheckStatus, Code, CredentialAccess};
+
+use super::{PREFIX, spec};
+use crate::harness;
+
+/// A state directory that is stopped and removed with the test's process.
+struct Place {
+    home: PathBuf,
+    settings: ManagedSettings,
+    _watchdog: Child,
+}
+
+fn place() -> Place {
+    let dir = harness::temp_dir().keep();
+    let watchdog = harness::remove_after_exit(
+        &dir,
+        "for f in \"$1\"/*/postgres/*/data/postmaster.pid; do pid=$(head -n 1 \"$f\" 2>/dev/null) && \
+         kill -QUIT \"$pid\" && while kill -0 \"$pid\" 2>/dev/null; do sleep 0.05; done; done",
+    );
+    let home = dir.join("home");
+    let installation = harness::installation();
+    let mut settings = ManagedSettings::new(&home);
+    settings.major = Some(installation.major);
+    settings.binaries = BinarySettings { bin_dir: Some(installation.bin_dir), ..BinarySettings::default() };
+    // far from what a developer's own cluster uses
+    settings.port_first = 40_000 + u16::try_from(std::process::id() % 20_000).unwrap();
+    Place { home, settings, _watchdog: watchdog }
+}
+
+impl Place {
+    fn cluster(&self) -> ManagedCluster {
+        ManagedCluster::new(self.settings.clone())
+    }
+
+    fn engine(&self) -> PostgresEngine {
+        let source = ServerSource::Managed(self.settings.clone());
+        PostgresEngine::new(PostgresServer::new(PostgresSettings::new("local", PREFIX, source)))
+    }
+
+    fn directory(&self) -> PathBuf {
+        self.home.join("postgres").join(self.settings.major.unwrap().to_string())
+    }
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[tokio::test]
+async fn a_cluster_is_made_started_stopped_and_started_again() {
+    let place = place();
+    let cluster = place.cluster();
+    let status = cluster.status().await.unwrap();
+    assert_eq!((status.initialised, status.running), (false, false));
+    assert!(!place.home.exists(), "looking makes nothing");
+    assert!(!cluster.stop().await.unwrap());
+    assert!(cluster.init().await.unwrap());
+    assert!(!cluster.init().await.unwrap());
+    assert!(!cluster.status().await.unwrap().running);
+    let started = cluster.start().await.unwrap();
+    assert!(started.running && started.pid.is_some());
+    assert_eq!(cluster.start().await.unwrap(), started);
+    assert!(cluster.stop().await.unwrap());
+    assert!(!cluster.stop().await.unwrap());
+    assert!(!cluster.status().await.unwrap().running);
+    let again = cluster.start().await.unwrap();
+    assert_eq!(again.port, started.port);
+    assert_ne!(again.pid, started.pid);
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_cluster_keeps_is_private() {
+    let place = place();
+    let cluster = place.cluster();
+    let status = cluster.start().await.unwrap();
+    let directory = place.directory();
+    assert_eq!(mode(&directory.join("admin-password")), 0o600);
+    assert_eq!(mode(&directory.join("data")), 0o700);
+    assert_eq!(mode(&directory.join("run")), 0o700);
+    assert_eq!(mode(&directory.join("log")), 0o700);
+    if rustix::process::geteuid().is_root() {
+        let pid = status.pid.unwrap();
+        let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(format!("/proc/{pid}")).unwrap());
+        assert_ne!(owner, 0, "the server does not run as root");
+        assert_eq!(status.run_as.as_deref(), Some("postgres"));
+    }
+    let log = std::fs::read_to_string(directory.join("data/pg_hba.conf")).unwrap();
+    assert!(log.lines().all(|line| line.starts_with('#') || line.ends_with("scram-sha-256")), "{log}");
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_managed_engine_starts_its_server_on_demand_and_every_check_passes() {
+    let place = place();
+    let engine = place.engine();
+    let checks = engine.health().await;
+    assert!(checks.iter().any(|c| c.name == "postgres.cluster" && c.status == CheckStatus::Skipped), "{checks:?}");
+    assert!(!place.home.exists(), "health starts nothing");
+    let info = engine.ready().await.unwrap();
+    assert!(info.superuser);
+    let (spec, other) = (spec("managed"), spec("neighbour"));
+    for spec in [&spec, &other] {
+        for step in engine.create_steps(spec) {
+            engine.run(step, spec).await.unwrap();
+        }
+    }
+    let wrong: Vec<_> =
+        engine.verify(&spec).await.unwrap().into_iter().filter(|c| c.status != CheckStatus::Ok).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let wrong: Vec<_> = engine.health().await.into_iter().filter(|c| c.status == CheckStatus::Fail).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    // the server goes away under us and comes back for the next who needs it
+    place.cluster().stop().await.unwrap();
+    assert!(engine.measure(&spec).await.unwrap() > 0);
+    let connection = engine.connection(&spec, CredentialAccess::Owner);
+    assert_eq!(connection.host, "127.0.0.1");
+    assert_eq!(Some(connection.port), place.cluster().status().await.unwrap().port);
+    let metadata = engine.server().metadata_session().await.unwrap();
+    let row = metadata.query_one("SELECT current_database()::text, current_user::text", &[]).await.unwrap();
+    assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("pgsandbox", "pgsandbox_admin"));
+    drop(metadata);
+    for spec in [&spec, &other] {
+        let steps = engine.delete_steps(spec);
+        for step in steps.foreground.into_iter().chain(steps.background) {
+            engine.run(step, spec).await.unwrap();
+        }
+    }
+    assert!(engine.inventory(PREFIX).await.unwrap().is_empty());
+    place.cluster().stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn eight_who_want_the_cluster_at_once_get_the_same_one() {
+    let place = Arc::new(place());
+    let starts: Vec<_> = (0..8)
+        .map(|_| {
+            let place = Arc::clone(&place);
+            tokio::spawn(async move { place.cluster().start().await })
+        })
+        .collect();
+    let mut found = Vec::new();
+    for start in starts {
+        let status = start.await.unwrap().unwrap();
+        found.push((status.pid.unwrap(), status.port.unwrap()));
+    }
+    found.dedup();
+    assert_eq!(found.len(), 1, "{found:?}");
+    place.cluster().stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_left_and_the_new_one_remembered() {
+    let place = place();
+    let cluster = place.cluster();
+    let first = cluster.start().await.unwrap().port.unwrap();
+    cluster.stop().await.unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", first)).unwrap();
+    let second = cluster.start().await.unwrap().port.unwrap();
+    assert_ne!(second, first);
+    cluster.stop().await.unwrap();
+    drop(listener);
+    assert_eq!(cluster.start().await.unwrap().port, Some(second));
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_server_comes_back_whatever_its_pid_file_says() {
+    let place = place();
+    let cluster = place.cluster();
+    let pid = cluster.start().await.unwrap().pid.unwrap();
+    assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+    while Path::new("/proc").join(pid.to_string()).exists() {
+        tokio::task::yield_now().await;
+    }
+    let file = place.directory().join("data/postmaster.pid");
+    // after a restart of the machine the number may be another program's
+    let text = std::fs::read_to_string(&file).unwrap().replacen(&pid.to_string(), &std::process::id().to_string(), 1);
+    std::fs::write(&file, text).unwrap();
+    let status = cluster.start().await.unwrap();
+    assert!(status.running);
+    cluster.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_directory_of_somebody_else_is_refused() {
+    let place = place();
+    std::fs::create_dir(&place.home).unwrap();
+    std::fs::write(place.home.join("thesis.txt"), "x").unwrap();
+    assert!(matches!(place.cluster().start().await, Err(ManagedError::ForeignHome(_))));
+    assert_eq!(std::fs::read_dir(&place.home).unwrap().count(), 1);
+    let refused = place.engine().ready().await;
+    assert!(matches!(&refused, Err(EngineError::Known(f)) if f.code == Code::InvalidConfiguration), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_cluster_of_a_major_that_is_not_installed_is_named() {
+    let mut place = place();
+    place.settings.major = Some(12);
+    let refused = place.engine().ready().await;
+    assert!(
+        matches!(&refused, Err(EngineError::Known(f)) if f.code == Code::PostgresVersionUnavailable),
+        "{refused:?}"
+    );
+    assert!(!place.home.exists());
+}
+
+#[tokio::test]
+async fn a_state_directory_with_a_long_path_gets_its_socket_elsewhere() {
+    let mut place = place();
+    place.settings.home = place.home.join("x".repeat(90));
+    let status = place.cluster().start().await.unwrap();
+    assert!(status.running);
+    let directory = status.directory.unwrap();
+    let socket = std::fs::read_to_string(directory.join("socket-directory")).unwrap();
+    assert_eq!(mode(Path::new(&socket)), 0o700);
+    place.cluster().stop().await.unwrap();
+    std::fs::remove_dir_all(socket).unwrap();
+}
