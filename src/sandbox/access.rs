@@ -13,7 +13,7 @@ use crate::admission::Permit;
 use crate::engine::postgres::SandboxSession;
 use crate::engine::{ConnectionInfo, ExtensionInfo};
 use crate::model::{Check, Code, CredentialAccess, Failure, Impact, SandboxId, Scope, Secret};
-use crate::store::{Find, engine_failure};
+use crate::store::Find;
 
 /// A session into a sandbox, on loan. Goes back to the pool when dropped, if it is sound.
 pub struct SessionLease {
@@ -89,7 +89,7 @@ impl Core {
             };
             let spec = core.spec(&profile, &extended).await?;
             profile.engine.set_expiry(&spec, extended.expires_at).await.map_err(|error| {
-                engine_failure(error).hint("the new end is noted, but logins still end at the old one; call again")
+                Failure::from(error).hint("the new end is noted, but logins still end at the old one; call again")
             })?;
             Ok(extended)
         })
@@ -120,7 +120,7 @@ impl Core {
             Some(session) => session,
             None => {
                 let spec = self.spec(&profile, &sandbox).await?;
-                profile.engine.session(&spec, access).await.map_err(engine_failure)?
+                profile.engine.session(&spec, access).await.map_err(Failure::from)?
             }
         };
         Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session) })
@@ -169,7 +169,7 @@ impl Core {
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         let spec = self.spec(&profile, &sandbox).await?;
-        profile.engine.verify(&spec).await.map_err(engine_failure)
+        profile.engine.verify(&spec).await.map_err(Failure::from)
     }
 
     /// Returns the extensions that a profile's server offers, whether or not the profile allows them.
@@ -179,7 +179,7 @@ impl Core {
     pub async fn available_extensions(&self, profile: &str) -> Result<Vec<ExtensionInfo>, Failure> {
         let profile = self.profile(profile)?;
         self.open(&profile).await?;
-        profile.engine.available_extensions().await.map_err(engine_failure)
+        profile.engine.available_extensions().await.map_err(Failure::from)
     }
 
     /// Returns (name, version) of the extensions in a sandbox.
@@ -196,7 +196,7 @@ impl Core {
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         let spec = self.spec(&profile, &sandbox).await?;
-        profile.engine.installed_extensions(&spec).await.map_err(engine_failure)
+        profile.engine.installed_extensions(&spec).await.map_err(Failure::from)
     }
 }
 

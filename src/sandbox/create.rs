@@ -13,7 +13,7 @@ use super::{Core, CreateRequest, Profile, Sandbox, quota_limits};
 use crate::admission::{Grant, Permit};
 use crate::model::{Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxNames, Secret};
 use crate::secret::random_password;
-use crate::store::{Find, Reservation, ReserveError, Reserved, State, engine_failure};
+use crate::store::{Find, Reservation, ReserveError, Reserved, State};
 
 /// The longest that making a sandbox may take, waiting for disk and catalogue locks included.
 const CREATE_DEADLINE: Duration = Duration::from_secs(120);
@@ -157,7 +157,7 @@ async fn check_offered(profile: &Profile, extensions: &[String]) -> Result<(), F
     if extensions.is_empty() {
         return Ok(());
     }
-    let offered = profile.engine.available_extensions().await.map_err(engine_failure)?;
+    let offered = profile.engine.available_extensions().await.map_err(Failure::from)?;
     let Some(missing) = extensions.iter().find(|name| !offered.iter().any(|offer| offer.name == **name)) else {
         return Ok(());
     };

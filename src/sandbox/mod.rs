@@ -26,6 +26,6 @@ pub use pool::Reusable;
 pub use profile::{Profile, ProfileSettings};
 pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
 pub use request::{CreateRequest, quota_limits, ttl_limit};
-pub use upkeep::{Orphans, Unrecorded, UpkeepAudit};
+pub use upkeep::{Orphans, UpkeepAudit};
 
 pub use crate::store::{Idempotency, Sandbox, State};

@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use super::request::ALLOWED_BY_DEFAULT;
 use crate::engine::{Engine, ServerInfo};
 use crate::model::{Code, Failure, limits, prefix_fault};
-use crate::store::{FailPoints, Inert, Sessions, Store, engine_failure};
+use crate::store::{FailPoints, Inert, Sessions, Store};
 
 /// What an operator sets for one profile. Policies only lower it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Profile {
         if self.store.is_open().await {
             return Ok(());
         }
-        let info = self.engine.ready().await.map_err(engine_failure)?;
+        let info = self.engine.ready().await.map_err(Failure::from)?;
         self.info.get_or_init(|| info);
         self.store.open().await?;
         Ok(())

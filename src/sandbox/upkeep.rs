@@ -16,7 +16,7 @@ use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
 use crate::model::{Check, CheckStatus, Failure, Impact, PlanId, RequestId, Timestamp};
-use crate::store::{After, Claimed, ListQuery, SealedPasswords, engine_failure};
+use crate::store::{After, Claimed, ListQuery, SealedPasswords};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -39,19 +39,6 @@ pub trait UpkeepAudit: Send + Sync + 'static {
 
     /// Says how it came out.
     async fn close(&self, permit: &Permit<()>, sandbox: &Sandbox, outcome: Result<(), &Failure>);
-}
-
-/// Upkeep that is recorded nowhere: for a call of a person, which is recorded itself.
-#[derive(Clone, Copy, Debug)]
-pub struct Unrecorded;
-
-#[async_trait]
-impl UpkeepAudit for Unrecorded {
-    async fn open(&self, _permit: &Permit<()>, _sandbox: &Sandbox) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    async fn close(&self, _permit: &Permit<()>, _sandbox: &Sandbox, _outcome: Result<(), &Failure>) {}
 }
 
 /// What metadata and server disagree on.
@@ -234,7 +221,7 @@ impl Core {
     /// Opens the removal of what is marked as gone and is there all the same: a step that took effect after it was
     /// given up, for instance. What has no row is left alone.
     async fn sweep(&self, profile: &Profile) -> Result<(), Failure> {
-        let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(engine_failure)?;
+        let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(Failure::from)?;
         let names: Vec<String> = found.into_iter().map(|found| found.name).collect();
         for sandbox in profile.store.bearing(&names).await? {
             if matches!(sandbox.state, super::State::Deleted | super::State::Failed)
@@ -253,7 +240,7 @@ impl Core {
     pub async fn orphans(&self, profile: &str) -> Result<Orphans, Failure> {
         let profile = self.profile(profile)?;
         self.open(&profile).await?;
-        let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(engine_failure)?;
+        let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(Failure::from)?;
         let names: Vec<String> = found.iter().map(|found| found.name.clone()).collect();
         // Of any profile: a prefix may begin with another's.
         let tracked = profile.store.tracked(&names).await?;

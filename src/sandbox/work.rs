@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Profile, Sandbox};
 use crate::engine::{EngineError, SandboxSpec, Step};
 use crate::model::{Code, Failure, Progress};
-use crate::store::{Find, Held, Mark, PlanKind, Point, State, StoreError, engine_failure};
+use crate::store::{Find, Held, Mark, PlanKind, Point, State, StoreError};
 
 /// The longest a single step may take; dropping a large database on a busy disk takes minutes at most.
 const STEP_TIMEOUT: Duration = Duration::from_secs(180);
@@ -57,7 +57,7 @@ impl From<Broken> for Failure {
             Broken::StepTimeout(step) => {
                 Self::new(Code::CommandTimeout, format!("step `{}` did not end in time", step.name))
             }
-            Broken::Engine(error) => engine_failure(error),
+            Broken::Engine(error) => error.into(),
             Broken::Store(error) => error.into(),
             Broken::Stopped(point) => Self::new(Code::Internal, format!("stopped at `{point}`")),
             Broken::NotOurs => Self::new(

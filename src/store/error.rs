@@ -6,6 +6,9 @@ use super::Point;
 use crate::engine::EngineError;
 use crate::model::{Code, Failure};
 
+/// A lock was not granted in time, or the statement was stopped for its time.
+const TOOK_TOO_LONG: [&str; 2] = ["55P03", "57014"];
+
 /// What can go wrong with the metadata.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -107,7 +110,10 @@ impl From<StoreError> for Failure {
             StoreError::Unreachable { detail, .. } => Self::new(Code::PostgresConnectionFailed, text)
                 .hint("see whether the server runs, then call again")
                 .audit(detail),
-            StoreError::Engine(error) => engine_failure(error),
+            StoreError::Engine(error) => error.into(),
+            StoreError::Refused { sqlstate, detail, .. } if TOOK_TOO_LONG.contains(&sqlstate.as_str()) => {
+                Self::new(Code::Busy, text).hint("call again later").audit(detail)
+            }
             StoreError::Refused { detail, .. } => Self::new(Code::Internal, text).audit(detail),
             StoreError::Foreign { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("use another admin database, or move the schema away; it was not touched"),
@@ -116,23 +122,6 @@ impl From<StoreError> for Failure {
             StoreError::Fenced => Self::new(Code::Busy, text).hint("look at the sandbox again before a second try"),
             StoreError::NotOpen(_) | StoreError::Corrupt(_) | StoreError::Stopped(_) => Self::new(Code::Internal, text),
         }
-    }
-}
-
-/// Says what an engine's error is to a caller.
-pub(crate) fn engine_failure(error: EngineError) -> Failure {
-    let text = error.to_string();
-    match error {
-        EngineError::Unreachable { detail, .. } => Failure::new(Code::PostgresConnectionFailed, text)
-            .hint("see whether the server runs, then call again")
-            .audit(detail),
-        EngineError::Auth { .. } => {
-            Failure::new(Code::PostgresAuthFailed, text).hint("check the profile's admin credentials")
-        }
-        EngineError::Busy { .. } => Failure::new(Code::Busy, text).hint("close them, or call again later"),
-        EngineError::Refused { detail, .. } => Failure::new(Code::Internal, text).audit(detail),
-        EngineError::Unsupported(_) => Failure::new(Code::InvalidArguments, text),
-        EngineError::Known(failure) => *failure,
     }
 }
 

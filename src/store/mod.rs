@@ -20,7 +20,6 @@ use std::sync::atomic::AtomicI32;
 use tokio::sync::Mutex;
 
 pub use error::StoreError;
-pub(crate) use error::engine_failure;
 pub use failpoint::{FailPoints, Inert, Point};
 pub use plans::{BeginDelete, Claimed, JournalLine};
 pub use record::{
@@ -28,7 +27,7 @@ pub use record::{
 };
 pub use sandboxes::{After, Find, ListQuery, SealedPasswords};
 pub use servers::HEARTBEAT_INTERVAL;
-pub use session::{DirectSessions, Sessions, StoreSession};
+pub use session::{DirectSessions, ServerSessions, Sessions, StoreSession};
 
 /// The metadata of one profile.
 pub struct Store {

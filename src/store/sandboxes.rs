@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
@@ -294,9 +295,17 @@ impl Store {
         let select = |condition: &str| {
             format!("select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.prefix = $1 and {condition}")
         };
+        // In every call's way, so one round trip: types are given instead of asked for.
         let row = match find {
-            Find::Id(id) => session.query_opt(&select("b.id = $2"), &[&self.prefix, &Uuid::from(*id)]).await,
-            Find::Name(name) => session.query_opt(&select("b.database_name = $2"), &[&self.prefix, name]).await,
+            Find::Id(id) => {
+                let id = Uuid::from(*id);
+                let params: [(&(dyn ToSql + Sync), Type); 2] = [(&self.prefix, Type::TEXT), (&id, Type::UUID)];
+                session.query_typed_opt(&select("b.id = $2"), &params).await
+            }
+            Find::Name(name) => {
+                let params: [(&(dyn ToSql + Sync), Type); 2] = [(&self.prefix, Type::TEXT), (name, Type::TEXT)];
+                session.query_typed_opt(&select("b.database_name = $2"), &params).await
+            }
         };
         row.map_err(typed)?.map(|row| record::sandbox(&self.profile, &row)).transpose()
     }

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::StoreError;
+use crate::engine::postgres::{AdminSession, PooledSession, PostgresServer};
 
 /// Gives sessions on one profile's metadata database, as its admin.
 #[async_trait]
@@ -44,6 +45,62 @@ impl Deref for StoreSession {
 }
 
 impl DerefMut for StoreSession {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.0
+    }
+}
+
+/// Sessions of the server behind a profile, out of the pool that its engine uses as well.
+#[derive(Clone, Debug)]
+pub struct ServerSessions(Arc<PostgresServer>);
+
+impl ServerSessions {
+    /// Takes sessions from `server`; nothing is contacted yet.
+    pub fn new(server: Arc<PostgresServer>) -> Self {
+        Self(server)
+    }
+}
+
+#[async_trait]
+impl Sessions for ServerSessions {
+    async fn session(&self) -> Result<StoreSession, StoreError> {
+        Ok(StoreSession::new(Lent(self.0.metadata_session().await?)))
+    }
+
+    async fn dedicated(&self) -> Result<StoreSession, StoreError> {
+        Ok(StoreSession::new(Own(self.0.dedicated_metadata_session().await?)))
+    }
+}
+
+/// A session out of the server's pool, as the driver's client.
+struct Lent(PooledSession);
+
+impl Deref for Lent {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.0
+    }
+}
+
+/// A session of its own, as the driver's client.
+struct Own(AdminSession);
+
+impl Deref for Own {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+impl DerefMut for Own {
     fn deref_mut(&mut self) -> &mut Client {
         &mut self.0
     }

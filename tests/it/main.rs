@@ -1,5 +1,4 @@
 //! The one integration-test binary.
-<<<<<<< HEAD
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -8,6 +8,7 @@ use pgsandbox::sandbox::{CleanupFilter, Core, State};
 use pgsandbox::store::{BeginDelete, Point, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use super::harness::block_on;
 use super::toy_engine::{Gate, Ground, Script, Setup, any_permit, create, permit, request, upkeep};
 use pgsandbox::admission::SystemReason;
 
@@ -64,13 +65,11 @@ fn clear(ground: &Arc<Ground>) {
 }
 
 fn check_settled(ground: &Arc<Ground>, live: usize, context: &str) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(ground.check_settled(live, context));
+    block_on(ground.check_settled(live, context));
 }
 
 fn live_now(ground: &Arc<Ground>) -> usize {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let ready = runtime.block_on(ground.count("select count(*) from pgsandbox.sandboxes where state = 'ready'"));
+    let ready = block_on(ground.count("select count(*) from pgsandbox.sandboxes where state = 'ready'"));
     usize::try_from(ready).unwrap()
 }
 
@@ -88,8 +87,7 @@ fn make_one(ground: &Arc<Ground>) {
 }
 
 fn expire(ground: &Arc<Ground>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(ground.all_expire());
+    block_on(ground.all_expire());
 }
 
 #[test]
@@ -202,7 +200,7 @@ fn an_extend_that_crashes_anywhere_and_again_in_recovery_leaves_nothing_untracke
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_request_does_not_drop_the_work() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let gate = Gate::at(Point::Step("database"));
     let core = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
     let call = tokio::spawn({
@@ -219,7 +217,7 @@ async fn a_dropped_request_does_not_drop_the_work() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelling_takes_back_what_was_begun() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let gate = Gate::at(Point::Step("database"));
     let core = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
     let cancel = CancellationToken::new();
@@ -236,7 +234,7 @@ async fn cancelling_takes_back_what_was_begun() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_core_that_drains_finishes_removals_and_begins_nothing() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let gate = Gate::at(Point::Step("drop-database"));
     let core = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
     let sandbox = create(&core).await.unwrap();
@@ -261,7 +259,7 @@ async fn a_core_that_drains_finishes_removals_and_begins_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_that_a_live_server_holds_is_left_alone() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let gate = Gate::at(Point::Step("database"));
     let busy = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
     let call = tokio::spawn({
@@ -278,7 +276,7 @@ async fn a_plan_that_a_live_server_holds_is_left_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_paused_and_lost_its_plan_writes_nothing_and_leaves_nothing() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let gate = Gate::at(Point::Step("database"));
     let paused = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
     let call = tokio::spawn({
@@ -298,7 +296,7 @@ async fn a_server_that_was_paused_and_lost_its_plan_writes_nothing_and_leaves_no
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_line_of_an_older_epoch_is_refused() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let core = ground.core().await;
     let sandbox = create(&core).await.unwrap();
     let (old, new) = (ground.store(), ground.store());
@@ -325,7 +323,7 @@ async fn every_line_of_an_older_epoch_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_took_effect_after_it_was_given_up_is_swept() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let core = ground.core().await;
     let sandbox = create(&core).await.unwrap();
     core.delete(&any_permit(), sandbox.id, Some(WAIT)).await.unwrap();
@@ -345,7 +343,7 @@ async fn what_took_effect_after_it_was_given_up_is_swept() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_whose_names_are_not_ours_drops_nothing() {
-    let ground = tokio::task::block_in_place(Ground::new);
+    let ground = Ground::new();
     let core = ground.core().await;
     let sandbox = create(&core).await.unwrap();
     ground.world.with(|things| things.databases.insert("precious".to_owned()));

@@ -2,12 +2,9 @@
 //!
 //! It proves that the lifecycle core knows nothing of Postgres: here a sandbox is two roles and a database in a
 //! [`World`] that outlives the program, as a server does. Every step passes fail-points half-way, so that it can fail
-//! or crash with its work half done. The metadata is in a real Postgres, started here in a temporary directory.
+//! or crash with its work half done. The metadata is in a real Postgres, in a database of the test's own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -18,15 +15,15 @@ use pgsandbox::engine::postgres::SandboxSession;
 use pgsandbox::engine::{
     ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Step,
 };
-use pgsandbox::model::{Check, CredentialAccess, RequestId, Silent, Timestamp};
-use pgsandbox::sandbox::{
-    Core, CreateRequest, Created, Parts, Profile, ProfileSettings, Sandbox, Unrecorded, UpkeepAudit,
-};
+use pgsandbox::model::{Check, CredentialAccess, Failure, RequestId, Silent, Timestamp};
+use pgsandbox::sandbox::{Core, CreateRequest, Created, Parts, Profile, ProfileSettings, Sandbox, UpkeepAudit};
 use pgsandbox::secret::{KeyRing, KeySource};
 use pgsandbox::store::{DirectSessions, FailPoints, Inert, Point, Store};
 use tokio::sync::Notify;
 use tokio_postgres::NoTls;
 use tokio_util::sync::CancellationToken;
+
+use super::harness::{Cluster, PASSWORD, SUPERUSER, block_on, cluster};
 
 /// What is on the toy's server. Outlives every core that works on it.
 #[derive(Clone, Default)]
@@ -326,7 +323,8 @@ impl FailPoints for Gate {
 
 /// The metadata's server, what is on the toy's server, and the keys: what survives a crash.
 pub struct Ground {
-    cluster: Cluster,
+    cluster: &'static Cluster,
+    database: String,
     pub world: World,
     state: tempfile::TempDir,
 }
@@ -355,11 +353,24 @@ pub fn settings() -> ProfileSettings {
 
 impl Ground {
     pub fn new() -> Self {
-        Self { cluster: Cluster::start(), world: World::default(), state: tempfile::tempdir().unwrap() }
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let database = format!("metadata_{}", COUNT.fetch_add(1, Ordering::SeqCst));
+        let cluster = cluster();
+        block_on(async {
+            let admin = cluster.superuser("postgres").await;
+            admin.batch_execute(&format!("create database {database}")).await.unwrap();
+        });
+        Self { cluster, database, world: World::default(), state: tempfile::tempdir().unwrap() }
+    }
+
+    fn config(&self) -> tokio_postgres::Config {
+        let mut config = tokio_postgres::Config::new();
+        config.host("127.0.0.1").port(self.cluster.port).user(SUPERUSER).password(PASSWORD).dbname(&self.database);
+        config
     }
 
     pub fn sessions(&self) -> DirectSessions {
-        DirectSessions::new(self.cluster.config())
+        DirectSessions::new(self.config())
     }
 
     pub fn store(&self) -> Store {
@@ -388,7 +399,7 @@ impl Ground {
 
     /// Runs a statement on the metadata, as time or an operator would.
     pub async fn sql(&self, sql: &str) {
-        let (client, connection) = self.cluster.config().connect(NoTls).await.unwrap();
+        let (client, connection) = self.config().connect(NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
         client.batch_execute(sql).await.unwrap();
         drop(client);
@@ -397,7 +408,7 @@ impl Ground {
 
     /// Returns the number that a query gives.
     pub async fn count(&self, sql: &str) -> i64 {
-        let (client, connection) = self.cluster.config().connect(NoTls).await.unwrap();
+        let (client, connection) = self.config().connect(NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
         let count = client.query_one(sql, &[]).await.unwrap().get(0);
         drop(client);
@@ -434,10 +445,11 @@ impl Ground {
 
     /// Waits until no server holds its lock: the metadata's server has noticed that they are gone.
     pub fn await_death(&self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
+            let held = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                        where l.locktype = 'advisory' and d.datname = current_database()";
             let until = Instant::now() + Duration::from_secs(20);
-            while self.count("select count(*) from pg_locks where locktype = 'advisory'").await > 0 {
+            while self.count(held).await > 0 {
                 assert!(Instant::now() < until, "a server's lock outlives it");
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -487,98 +499,27 @@ pub fn request() -> CreateRequest {
     CreateRequest { profile: "local".to_owned(), name_hint: Some("task".to_owned()), ..CreateRequest::default() }
 }
 
-pub async fn create(core: &Core) -> Result<Sandbox, pgsandbox::model::Failure> {
+pub async fn create(core: &Core) -> Result<Sandbox, Failure> {
     create_as(core, SystemReason::Recovery, request()).await.map(|created| created.sandbox)
 }
 
-pub async fn create_as(
-    core: &Core,
-    reason: SystemReason,
-    request: CreateRequest,
-) -> Result<Created, pgsandbox::model::Failure> {
+pub async fn create_as(core: &Core, reason: SystemReason, request: CreateRequest) -> Result<Created, Failure> {
     core.create(&permit(reason), request, Arc::new(Silent), CancellationToken::new()).await
 }
 
-pub async fn upkeep(core: &Core) -> Result<(), pgsandbox::model::Failure> {
+pub async fn upkeep(core: &Core) -> Result<(), Failure> {
     let audit: Arc<dyn UpkeepAudit> = Arc::new(Unrecorded);
     core.upkeep(&core.profiles()[0], &authority(), &audit, 0).await
 }
 
-/// A throw-away Postgres for the metadata, without TCP.
-struct Cluster {
-    server: Child,
-    directory: tempfile::TempDir,
-}
+/// Upkeep that is recorded nowhere.
+struct Unrecorded;
 
-const BINARIES: &str = "/usr/lib/postgresql/15/bin";
-
-impl Cluster {
-    fn start() -> Self {
-        let directory = tempfile::Builder::new().prefix("pgsb").tempdir_in("/tmp").unwrap();
-        let user = server_user();
-        if let Some((uid, gid)) = user {
-            std::os::unix::fs::chown(directory.path(), Some(uid), Some(gid)).unwrap();
-        }
-        let data = directory.path().join("data");
-        let mut initdb = command("initdb", user);
-        initdb.args(["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8", "--no-locale", "-D"]);
-        let made = initdb.arg(&data).output().unwrap();
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let mut postgres = command("postgres", user);
-        postgres.arg("-D").arg(&data).arg("-k").arg(directory.path());
-        for setting in ["listen_addresses=", "fsync=off", "max_connections=200", "autovacuum=off"] {
-            postgres.arg("-c").arg(setting);
-        }
-        let server = postgres.spawn().unwrap();
-        let cluster = Self { server, directory };
-        cluster.await_ready();
-        cluster
+#[async_trait]
+impl UpkeepAudit for Unrecorded {
+    async fn open(&self, _permit: &Permit<()>, _sandbox: &Sandbox) -> Result<(), Failure> {
+        Ok(())
     }
 
-    fn config(&self) -> tokio_postgres::Config {
-        let mut config = tokio_postgres::Config::new();
-        config.host_path(self.directory.path()).user("postgres").dbname("postgres");
-        config
-    }
-
-    fn await_ready(&self) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
-        while runtime.block_on(self.config().connect(NoTls)).is_err() {
-            assert!(Instant::now() < until, "the metadata's server does not start");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.server);
-        // Immediate: nothing in it is to be kept.
-        rustix::process::kill_process(pid, rustix::process::Signal::QUIT).ok();
-        self.server.wait().ok();
-    }
-}
-
-fn command(program: &str, user: Option<(u32, u32)>) -> Command {
-    let mut command = Command::new(PathBuf::from(BINARIES).join(program));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/");
-    if program == "postgres" {
-        command.stderr(Stdio::null());
-    }
-    if let Some((uid, gid)) = user {
-        command.uid(uid).gid(gid);
-    }
-    command
-}
-
-/// Postgres refuses to run as root; then it runs as the user of Debian's package.
-fn server_user() -> Option<(u32, u32)> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let users = std::fs::read_to_string("/etc/passwd").unwrap();
-    let line = users.lines().find(|line| line.starts_with("postgres:")).expect("a user `postgres`");
-    let fields: Vec<&str> = line.split(':').collect();
-    Some((fields[2].parse().unwrap(), fields[3].parse().unwrap()))
+    async fn close(&self, _permit: &Permit<()>, _sandbox: &Sandbox, _outcome: Result<(), &Failure>) {}
 }
