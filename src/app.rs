@@ -8,7 +8,6 @@ mod bundled;
 mod cluster;
 mod health;
 mod policies;
-mod sessions;
 mod upkeep;
 
 use std::future::Future;
@@ -21,7 +20,6 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use self::health::{AuditHealth, PoliciesHealth, TelemetryHealth};
-use self::sessions::MetadataSessions;
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
@@ -39,6 +37,7 @@ use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings};
 use crate::secret::{KeyRing, KeySource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
+use crate::store::ServerSessions;
 use crate::telemetry::Telemetry;
 
 /// The stack of the threads that requests run on: SQL is parsed and policies are evaluated inline.
@@ -280,7 +279,7 @@ fn profile_of(config: &ProfileConfig, server: &Arc<PostgresServer>) -> Result<Pr
         max_active_per_owner: config.max_active_databases_per_owner,
     };
     let engine = Arc::new(PostgresEngine::new(server.clone()));
-    Profile::new(&config.name, settings, engine, Arc::new(MetadataSessions::new(server.clone())))
+    Profile::new(&config.name, settings, engine, Arc::new(ServerSessions::new(server.clone())))
 }
 
 /// Returns the folder of the managed cluster below a state directory.

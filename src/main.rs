@@ -8,7 +8,7 @@ use pgsandbox::{app, cli};
 fn main() -> ExitCode {
     match cli::parse(std::env::args_os(), io::stdin().is_terminal()) {
         Ok(cli::Command::Mcp { toolsets, rows_in }) => {
-            app::main(app::Lifetime::Server, |app| app.serve_stdio(toolsets, rows_in))
+            app::main(app::Lifetime::Server, |app| async move { app.serve_stdio(&toolsets, &rows_in).await })
         }
         Ok(cli::Command::Other(matches)) => {
             app::main(app::Lifetime::OneShot, |app| async move { cli::run(&matches, &app).await })

@@ -2,7 +2,7 @@
 
 use super::App;
 use crate::admission::SystemReason;
-use crate::engine::postgres::{ClusterStatus, ManagedCluster};
+use crate::engine::postgres::{ClusterStatus, Installation, ManagedCluster, discover, install};
 use crate::model::{Code, Failure, Progress};
 
 impl App {
@@ -47,10 +47,19 @@ impl App {
     /// # Errors
     /// Fails if none is there and none could be, or may be, installed.
     pub async fn ensure_postgres(&self, may_install: bool, progress: &dyn Progress) -> Result<Vec<String>, Failure> {
-        self.cluster()?;
+        let settings = self.cluster()?.settings();
+        let wanted = |found: &Installation| settings.major.is_none_or(|major| found.major == major);
+        let there = discover(&settings.binaries).await.into_iter().find(wanted);
+        if let Some(found) = there {
+            return Ok(vec![format!("PostgreSQL {} is installed in `{}`", found.version, found.bin_dir.display())]);
+        }
+        if !may_install {
+            return Err(Failure::new(Code::LocalPostgresUnavailable, "no Postgres server is installed")
+                .hint("say `--yes` to have it installed through the system's package manager"));
+        }
         self.on_own_account(SystemReason::Installation, async |_permit| {
-            let _ = (may_install, progress);
-            Ok(Vec::new())
+            let found = install(settings.major, &settings.binaries, progress).await?;
+            Ok(vec![format!("PostgreSQL {} was installed; no server of the package's own was started", found.version)])
         })
         .await
     }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::bundled::BUNDLED;
 use crate::config::policies;
 use crate::policy::wasm::{Host, HostSettings};
-use crate::policy::{Bundled, Holder, LoadError, LoadFault, PolicyInfo, Set};
+use crate::policy::{Holder, LoadError, LoadFault, PolicyInfo, Set};
 
 /// The policies, loaded or on their way.
 pub(super) struct Loading(watch::Receiver<Option<Arc<Holder>>>);
@@ -53,20 +53,11 @@ impl Loading {
 fn load(file: Option<&std::path::Path>, cache: PathBuf, number: u64) -> Result<Set, LoadError> {
     let fault =
         |message: String| LoadError { faults: vec![LoadFault { policy: String::new(), path: String::new(), message }] };
-    let bundled: Vec<Bundled> = BUNDLED
-        .iter()
-        .map(|policy| Bundled {
-            name: policy.name,
-            component: policy.component,
-            sha256: policy.sha256,
-            default_settings: policy.default_settings,
-        })
-        .collect();
     let settings = HostSettings { cache_directory: Some(cache), ..HostSettings::default() };
     let host = Host::new(&settings).map_err(|error| fault(error.to_string()))?;
     let specs = match file {
-        Some(file) => policies::load(file, &bundled),
-        None => policies::defaults(&bundled),
+        Some(file) => policies::load(file, BUNDLED),
+        None => policies::defaults(BUNDLED),
     };
     let specs = specs.map_err(|error| LoadError {
         faults: error

@@ -1,5 +1,7 @@
 //! The reference pages, made from the lists that the program itself works by.
 
+#![expect(clippy::let_underscore_must_use, reason = "writing to a string cannot fail")]
+
 use std::fmt::Write as _;
 
 use serde_json::Value;

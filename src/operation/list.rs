@@ -12,6 +12,8 @@ use super::{Asks, Call, Operation, Spec};
 use crate::admission::{Admitted, AppliedLimit, Gate, Permit, Receipt};
 use crate::model::{Code, Failure};
 
+type ReadArguments = fn(&Entry, JsonObject) -> Result<Box<dyn Prepared>, Failure>;
+
 /// An operation without its types.
 pub struct Entry {
     /// What is fixed about it.
@@ -20,7 +22,7 @@ pub struct Entry {
     output: OnceLock<JsonObject>,
     make_input: fn() -> JsonObject,
     make_output: fn() -> JsonObject,
-    read: fn(&Entry, JsonObject) -> Result<Box<dyn Prepared>, Failure>,
+    read: ReadArguments,
 }
 
 /// A call whose arguments were read.

@@ -191,10 +191,11 @@ impl Operation for RunSql {
                 outcome = &mut running => outcome,
                 () = call.cancel.cancelled() => {
                     // The backend must be idle within a second; if it does not obey, its connection goes.
-                    let _ = tokio::time::timeout(CANCEL_GRACE, async {
+                    let stopped = async {
                         handle.cancel().await.ok();
                         running.await.ok();
-                    }).await;
+                    };
+                    tokio::time::timeout(CANCEL_GRACE, stopped).await.ok();
                     Err(Failure::new(Code::Cancelled, "the call was cancelled by the caller"))
                 }
             }
@@ -315,10 +316,8 @@ impl<'a> Work<'a> {
         }
         let inline = statement.copy_data.clone().and_then(|range| self.text.get(range));
         let text = self.text.get(statement.text.clone()).unwrap_or_default();
-        let copy_in = match statement.facts.class {
-            StatementClass::CopyIn => inline.or(self.stdin).map(str::as_bytes),
-            _ => None,
-        };
+        let copies_in = statement.facts.class == StatementClass::CopyIn;
+        let copy_in = if copies_in { inline.or(self.stdin).map(str::as_bytes) } else { None };
         let call = StatementCall { text, params: &self.params, limits, timeout, copy_in };
         if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
     }
@@ -330,21 +329,19 @@ fn check_read_only(statement: &Statement, index: u32) -> Result<(), Failure> {
     if facts.read_only_safe {
         return Ok(());
     }
-    let (code, message) = match facts.class {
-        StatementClass::Unparsed => {
-            (Code::UnparsedStatement, format!("statement {index} is of no known class, so it cannot run read-only"))
-        }
-        class => (
-            Code::ReadonlyViolation,
-            format!("statement {index} (`{}`, class `{}`) cannot run read-only", facts.tag, class.as_str()),
-        ),
+    let mut failure = if facts.class == StatementClass::Unparsed {
+        let message = format!("statement {index} is of no known class, so it cannot run read-only");
+        Failure::new(Code::UnparsedStatement, message)
+    } else {
+        let (tag, class) = (&facts.tag, facts.class.as_str());
+        let message = format!("statement {index} (`{tag}`, class `{class}`) cannot run read-only");
+        Failure::new(Code::ReadonlyViolation, message)
     };
-    let mut failure = Failure::new(code, message);
-    failure.hint = Some(match facts.class {
-        StatementClass::Read | StatementClass::Show | StatementClass::Explain | StatementClass::CopyOut => {
-            format!("only Postgres' own harmless functions are let through; seen: {}", facts.functions.join(", "))
-        }
-        _ => "reads, SHOW, EXPLAIN and COPY … TO STDOUT run read-only; leave `readonly` away to write".to_owned(),
+    let reads = [StatementClass::Read, StatementClass::Show, StatementClass::Explain, StatementClass::CopyOut];
+    failure.hint = Some(if reads.contains(&facts.class) {
+        format!("only Postgres' own harmless functions are let through; seen: {}", facts.functions.join(", "))
+    } else {
+        "reads, SHOW, EXPLAIN and COPY … TO STDOUT run read-only; leave `readonly` away to write".to_owned()
     });
     failure.detail_mut().statement_index = Some(index);
     Err(failure)

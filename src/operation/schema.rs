@@ -16,10 +16,7 @@ pub fn object_schema<T: JsonSchema>() -> JsonObject {
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     simplify(&mut schema);
-    let mut object = match schema {
-        Value::Object(object) => object,
-        _ => Map::new(),
-    };
+    let mut object = if let Value::Object(object) = schema { object } else { Map::new() };
     object.remove("title");
     object.remove("description");
     object.entry("type").or_insert_with(|| json!("object"));

@@ -25,8 +25,21 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "model", "sql", "policy", "admission", "engine", "store", "secret", "audit", "sandbox", "identity", "operation",
-            "service", "config", "telemetry", "app",
+            "model",
+            "sql",
+            "policy",
+            "admission",
+            "engine",
+            "store",
+            "secret",
+            "audit",
+            "sandbox",
+            "identity",
+            "operation",
+            "service",
+            "config",
+            "telemetry",
+            "app",
         ],
     ),
 ];
@@ -37,7 +50,7 @@ const NAMED_ONLY_IN: &[(&str, &[&str])] = &[
     ("wasmtime", &["policy/wasm"]),
     ("wasmtime_wizer", &["policy/wasm"]),
     ("governor", &["admission"]),
-    ("tokio_postgres", &["engine", "store", "app"]),
+    ("tokio_postgres", &["engine", "store"]),
     ("aes_gcm_siv", &["secret"]),
     ("tracing_opentelemetry", &["telemetry"]),
     ("opentelemetry", &["telemetry"]),
@@ -49,7 +62,10 @@ const NAMED_ONLY_IN: &[(&str, &[&str])] = &[
 /// Of `admission`, what folders below the gate may name.
 const ADMISSION_BELOW_THE_GATE: &[(&str, &[&str])] = &[
     ("sandbox", &["Permit", "Grant", "SystemAuthority", "SystemReason"]),
-    ("operation", &["Permit", "Admissible", "Admitted", "Effective", "Gate", "Receipt", "AppliedLimit", "limits", "self"]),
+    (
+        "operation",
+        &["Permit", "Admissible", "Admitted", "Effective", "Gate", "Receipt", "AppliedLimit", "limits", "self"],
+    ),
 ];
 
 #[test]
@@ -152,7 +168,10 @@ fn folder_of(file: &Path) -> Option<String> {
 
 /// The folders named by `crate::…` paths, `use crate::{a, b}` included.
 fn crate_paths(text: &str) -> BTreeSet<String> {
-    names_after(text, "crate::").into_iter().filter(|name| name.chars().next().is_some_and(char::is_lowercase)).collect()
+    names_after(text, "crate::")
+        .into_iter()
+        .filter(|name| name.chars().next().is_some_and(char::is_lowercase))
+        .collect()
 }
 
 /// The first name, or each name in braces, after every occurrence of `prefix`.

@@ -65,7 +65,8 @@ fn play(file: &Path, transport: &mut dyn Transport) {
             "absent" => assert!(reply.pointer(rest).is_none(), "{here}: {reply:#}"),
             "keep" => {
                 let (name, pointer) = rest.split_once(' ').unwrap();
-                let value = reply.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("{here}: {reply:#}"));
+                let value =
+                    reply.pointer(pointer).and_then(Value::as_str).unwrap_or_else(|| panic!("{here}: {reply:#}"));
                 kept.insert(name.to_owned(), value.to_owned());
             }
             other => panic!("{here}: `{other}` is no word of scenarios"),
