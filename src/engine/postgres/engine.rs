@@ -132,10 +132,15 @@ impl Engine for PostgresEngine {
             }
             ServerSource::External(url) => (url.endpoint.host.clone(), url.endpoint.port, url.endpoint.tls),
         };
-        let (host, parameters) = match host {
+        let (host, mut parameters) = match host {
             Host::Tcp(host) => (host, vec![("sslmode".to_owned(), ssl_mode(tls).to_owned())]),
             Host::Unix(directory) => (directory.display().to_string(), Vec::new()),
         };
+        if let ServerSource::External(url) = &self.server.settings().source
+            && let Some(ca_file) = &url.endpoint.ca_file
+        {
+            parameters.push(("sslrootcert".to_owned(), ca_file.display().to_string()));
+        }
         ConnectionInfo {
             host,
             port,
