@@ -93,10 +93,11 @@ impl Engine for PostgresEngine {
 
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
         let session = self.server.admin_session().await?;
+        // the admin of a managed cluster may bear the prefix itself
         let sql = "SELECT 'database', datname::text FROM pg_catalog.pg_database \
                    WHERE pg_catalog.starts_with(datname::text, $1) \
                    UNION ALL SELECT 'role', rolname::text FROM pg_catalog.pg_roles \
-                   WHERE pg_catalog.starts_with(rolname::text, $1) ORDER BY 1, 2";
+                   WHERE pg_catalog.starts_with(rolname::text, $1) AND rolname <> current_user ORDER BY 1, 2";
         let rows = session
             .query(sql, &[&format!("{prefix}_")])
             .await

@@ -98,8 +98,11 @@ async fn what_the_cluster_keeps_is_private() {
         assert_ne!(owner, 0, "the server does not run as root");
         assert_eq!(status.run_as.as_deref(), Some("postgres"));
     }
-    let log = std::fs::read_to_string(directory.join("data/pg_hba.conf")).unwrap();
-    assert!(log.lines().all(|line| line.starts_with('#') || line.ends_with("scram-sha-256")), "{log}");
+    let hba = std::fs::read_to_string(directory.join("data/pg_hba.conf")).unwrap();
+    assert!(hba.lines().all(|line| line.starts_with('#') || line.ends_with("scram-sha-256")), "{hba}");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", status.pid.unwrap())).unwrap();
+    let memory = limits.lines().find(|line| line.starts_with("Max address space")).unwrap();
+    assert!(!memory.contains("unlimited"), "{memory}");
     cluster.stop().await.unwrap();
 }
 
