@@ -125,6 +125,29 @@ async fn a_sandbox_is_made_verified_and_removed() {
 }
 
 #[tokio::test]
+async fn twelve_sandboxes_at_once_do_not_disturb_each_other() {
+    for bench in benches() {
+        let bench = Arc::new(bench);
+        let lives: Vec<_> = (0..12)
+            .map(|_| {
+                let bench = Arc::clone(&bench);
+                tokio::spawn(async move {
+                    let spec = spec("crowd");
+                    bench.create(&spec).await;
+                    let session = bench.engine.session(&spec, CredentialAccess::Owner).await.unwrap();
+                    drop(session);
+                    bench.delete(&spec).await;
+                    spec
+                })
+            })
+            .collect();
+        for life in lives {
+            bench.nothing_is_left(&life.await.unwrap()).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_step_and_every_undo_may_find_its_work_done() {
     for bench in benches() {
         let mut spec = spec("twice");
