@@ -138,6 +138,16 @@ impl PostgresServer {
         self.pooled(database).await
     }
 
+    /// Opens a session in the database that holds the metadata schema, which is closed when dropped: what it holds,
+    /// a session lock for instance, ends with it. It takes no slot from the pool.
+    ///
+    /// # Errors
+    /// Fails when the server cannot be reached (or started), or does not accept the admin.
+    pub async fn dedicated_metadata_session(self: &Arc<Self>) -> Result<AdminSession, EngineError> {
+        let database = self.metadata_database().await?;
+        self.open(&database).await
+    }
+
     /// Opens or reuses a session in the admin's own database.
     ///
     /// # Errors
