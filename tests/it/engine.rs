@@ -125,6 +125,29 @@ async fn a_sandbox_is_made_verified_and_removed() {
 }
 
 #[tokio::test]
+async fn twelve_sandboxes_at_once_do_not_disturb_each_other() {
+    for bench in benches() {
+        let bench = Arc::new(bench);
+        let lives: Vec<_> = (0..12)
+            .map(|_| {
+                let bench = Arc::clone(&bench);
+                tokio::spawn(async move {
+                    let spec = spec("crowd");
+                    bench.create(&spec).await;
+                    let session = bench.engine.session(&spec, CredentialAccess::Owner).await.unwrap();
+                    drop(session);
+                    bench.delete(&spec).await;
+                    spec
+                })
+            })
+            .collect();
+        for life in lives {
+            bench.nothing_is_left(&life.await.unwrap()).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn every_step_and_every_undo_may_find_its_work_done() {
     for bench in benches() {
         let mut spec = spec("twice");
@@ -529,6 +552,39 @@ async fn health_looks_and_finds_what_an_operator_may_want_to_know() {
     let checks = nowhere.health().await;
     assert_eq!(checks[0].name, "postgres.reachable");
     assert_eq!(checks[0].status, CheckStatus::Fail);
+}
+
+/// Passes connections on to `port`, without the `options` of their startup messages, as some poolers do.
+async fn pooler(port: u16) -> u16 {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let length = client.read_u32().await.unwrap();
+            let mut body = vec![0; usize::try_from(length).unwrap() - 4];
+            client.read_exact(&mut body).await.unwrap();
+            let mut words: Vec<&[u8]> = body[4..].split(|b| *b == 0).collect();
+            let at = words.iter().position(|w| *w == b"options").unwrap();
+            words.drain(at..at + 2);
+            let rest = words.join(&0);
+            server.write_u32(u32::try_from(rest.len()).unwrap() + 8).await.unwrap();
+            server.write_all(&body[..4]).await.unwrap();
+            server.write_all(&rest).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    own
+}
+
+#[tokio::test]
+async fn a_pooler_that_drops_start_up_settings_is_refused() {
+    let cluster = harness::cluster();
+    let port = pooler(cluster.port).await;
+    let url = cluster.superuser_url().replace(&format!(":{}/", cluster.port), &format!(":{port}/"));
+    let refused = PostgresEngine::new(server(&url)).ready().await;
+    assert!(matches!(&refused, Err(EngineError::Unsupported(why)) if why.contains("pooler")), "{refused:?}");
 }
 
 #[tokio::test]

@@ -35,7 +35,7 @@ pub(super) fn session_options(major: u16, superuser: bool, access: CredentialAcc
         CredentialAccess::Owner => startup::Purpose::Owner,
         CredentialAccess::ReadOnly => startup::Purpose::ReadOnly { bypasses_row_security: superuser },
     };
-    startup::options(major, purpose)
+    startup::startup_options(major, purpose)
 }
 
 /// Says whether a refused login may be due to what the sandbox itself can change.

@@ -95,7 +95,7 @@ impl AdminSession {
     /// Logs in. `major` is the server's, where it is known.
     pub(super) async fn open(login: &Login<'_>, major: Option<u16>) -> Result<Self, LoginError> {
         let session = Self::open_with(login, major.unwrap_or(MAJOR_MIN)).await?;
-        if major.is_none() && startup::options(session.major, Purpose::Admin).len() > startup_len(MAJOR_MIN) {
+        if major.is_none() && startup::startup_options(session.major, Purpose::Admin).len() > startup_len(MAJOR_MIN) {
             return Self::open_with(login, session.major).await;
         }
         Ok(session)
@@ -114,7 +114,7 @@ impl AdminSession {
             .user(&login.credentials.user)
             .dbname(login.database)
             .application_name(APPLICATION_NAME)
-            .options(startup::as_options_text(&startup::options(major, Purpose::Admin)))
+            .options(startup::as_options_text(&startup::startup_options(major, Purpose::Admin)))
             // the stream is encrypted already where it has to be
             .ssl_mode(SslMode::Disable);
         if let Some(password) = &login.credentials.password {
@@ -160,7 +160,7 @@ impl DerefMut for AdminSession {
 }
 
 fn startup_len(major: u16) -> usize {
-    startup::options(major, Purpose::Admin).len()
+    startup::startup_options(major, Purpose::Admin).len()
 }
 
 fn login_error(error: &tokio_postgres::Error) -> LoginError {

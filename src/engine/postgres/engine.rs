@@ -93,10 +93,11 @@ impl Engine for PostgresEngine {
 
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
         let session = self.server.admin_session().await?;
+        // the admin of a managed cluster may bear the prefix itself
         let sql = "SELECT 'database', datname::text FROM pg_catalog.pg_database \
                    WHERE pg_catalog.starts_with(datname::text, $1) \
                    UNION ALL SELECT 'role', rolname::text FROM pg_catalog.pg_roles \
-                   WHERE pg_catalog.starts_with(rolname::text, $1) ORDER BY 1, 2";
+                   WHERE pg_catalog.starts_with(rolname::text, $1) AND rolname <> current_user ORDER BY 1, 2";
         let rows = session
             .query(sql, &[&format!("{prefix}_")])
             .await
@@ -132,10 +133,15 @@ impl Engine for PostgresEngine {
             }
             ServerSource::External(url) => (url.endpoint.host.clone(), url.endpoint.port, url.endpoint.tls),
         };
-        let (host, parameters) = match host {
+        let (host, mut parameters) = match host {
             Host::Tcp(host) => (host, vec![("sslmode".to_owned(), ssl_mode(tls).to_owned())]),
             Host::Unix(directory) => (directory.display().to_string(), Vec::new()),
         };
+        if let ServerSource::External(url) = &self.server.settings().source
+            && let Some(ca_file) = &url.endpoint.ca_file
+        {
+            parameters.push(("sslrootcert".to_owned(), ca_file.display().to_string()));
+        }
         ConnectionInfo {
             host,
             port,

@@ -26,6 +26,6 @@ pub use managed::{
 };
 pub use net::NetError;
 pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};
-pub use startup::{APPLICATION_NAME, Purpose, as_options_text, options};
+pub use startup::{APPLICATION_NAME, Purpose, as_options_text, startup_options};
 pub use url::{Credentials, PostgresUrl, UrlError, UrlOrigin};
 pub use wire::*;

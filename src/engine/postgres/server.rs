@@ -75,6 +75,8 @@ pub struct PostgresServer {
     settings: PostgresSettings,
     managed: Option<ManagedCluster>,
     slots: Arc<Semaphore>,
+    /// Held while the server is looked for, so that it is looked for once.
+    finding: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -114,7 +116,7 @@ impl PostgresServer {
             ServerSource::External(_) => None,
         };
         let slots = Arc::new(Semaphore::new(SESSIONS_MAX));
-        Arc::new(Self { settings, managed, slots, state: Mutex::default() })
+        Arc::new(Self { settings, managed, slots, finding: tokio::sync::Mutex::default(), state: Mutex::default() })
     }
 
     /// Returns the profile's settings.
@@ -197,6 +199,10 @@ impl PostgresServer {
 
     /// Finds out anew how the server is reached, starting it if it is managed.
     async fn find(&self) -> Result<Reach, EngineError> {
+        let _finding = self.finding.lock().await;
+        if let Some(reach) = self.state().reach.clone() {
+            return Ok(reach);
+        }
         let reach = match (&self.settings.source, &self.managed) {
             (ServerSource::Managed(_), Some(cluster)) => {
                 let running = cluster.ensure_running().await.map_err(|e| EngineError::Known(Box::new(e.into())))?;

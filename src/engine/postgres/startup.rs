@@ -78,7 +78,7 @@ const ALWAYS: [(&str, &str); 31] = [
 ];
 
 /// Returns the settings for a connection to a server of `major`.
-pub fn options(major: u16, purpose: Purpose) -> StartupOptions {
+pub fn startup_options(major: u16, purpose: Purpose) -> StartupOptions {
     let mut options: StartupOptions = ALWAYS.iter().map(|(name, value)| pair(name, value)).collect();
     if major >= IDLE_SESSION_TIMEOUT_SINCE {
         options.push(pair("idle_session_timeout", "0"));
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     fn value(major: u16, purpose: Purpose, name: &str) -> Option<String> {
-        options(major, purpose).into_iter().find(|(n, _)| n == name).map(|(_, v)| v)
+        startup_options(major, purpose).into_iter().find(|(n, _)| n == name).map(|(_, v)| v)
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn no_setting_is_named_twice() {
         for purpose in [Purpose::Admin, Purpose::Owner, Purpose::ReadOnly { bypasses_row_security: false }] {
-            let mut names: Vec<_> = options(18, purpose).into_iter().map(|(n, _)| n).collect();
+            let mut names: Vec<_> = startup_options(18, purpose).into_iter().map(|(n, _)| n).collect();
             names.sort();
             let count = names.len();
             names.dedup();

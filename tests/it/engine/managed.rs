@@ -98,8 +98,11 @@ async fn what_the_cluster_keeps_is_private() {
         assert_ne!(owner, 0, "the server does not run as root");
         assert_eq!(status.run_as.as_deref(), Some("postgres"));
     }
-    let log = std::fs::read_to_string(directory.join("data/pg_hba.conf")).unwrap();
-    assert!(log.lines().all(|line| line.starts_with('#') || line.ends_with("scram-sha-256")), "{log}");
+    let hba = std::fs::read_to_string(directory.join("data/pg_hba.conf")).unwrap();
+    assert!(hba.lines().all(|line| line.starts_with('#') || line.ends_with("scram-sha-256")), "{hba}");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", status.pid.unwrap())).unwrap();
+    let memory = limits.lines().find(|line| line.starts_with("Max address space")).unwrap();
+    assert!(!memory.contains("unlimited"), "{memory}");
     cluster.stop().await.unwrap();
 }
 
@@ -141,6 +144,49 @@ async fn a_managed_engine_starts_its_server_on_demand_and_every_check_passes() {
     }
     assert!(engine.inventory(PREFIX).await.unwrap().is_empty());
     place.cluster().stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_of_a_statement_or_a_password_is_in_the_servers_log() {
+    let place = place();
+    let engine = place.engine();
+    let spec = spec("secrets");
+    for step in engine.create_steps(&spec) {
+        engine.run(step, &spec).await.unwrap();
+    }
+    let connection = engine.connection(&spec, CredentialAccess::Owner);
+    let mut config = tokio_postgres::Config::new();
+    config.host(&connection.host).port(connection.port).user(&connection.user).dbname(&connection.database);
+    config.password(spec.owner_password.expose());
+    let (client, driver) = config.connect(tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(driver);
+    client.batch_execute("SET debug_print_parse = on; SET client_min_messages = debug5").await.unwrap();
+    for sql in [
+        "SELECT 'hunter2'::int",
+        "ALTER ROLE CURRENT_USER PASSWORD 'hunter2'",
+        "CREATE ROLE hunter2 PASSWORD 'hunter2'",
+        "DO $$ BEGIN RAISE LOG 'hunter2'; RAISE WARNING 'hunter2'; RAISE EXCEPTION 'hunter2'; END $$",
+        "hunter2",
+    ] {
+        drop(client.batch_execute(sql).await);
+    }
+    assert!(client.query("SELECT $1::text::int", &[&"hunter2"]).await.is_err());
+    // as long as the log is the server's, one line is sure to be in it
+    assert!(config.password("wrong").connect(tokio_postgres::NoTls).await.is_err());
+    let log = std::fs::read_to_string(place.directory().join("log/server.log")).unwrap();
+    assert!(log.contains("password authentication failed"), "{log}");
+    assert!(!log.contains("hunter2") && !log.contains("SCRAM-SHA-256"), "{log}");
+    place.cluster().stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn data_whose_password_is_lost_is_not_thrown_away() {
+    let place = place();
+    let cluster = place.cluster();
+    cluster.init().await.unwrap();
+    std::fs::remove_file(place.directory().join("admin-password")).unwrap();
+    assert!(matches!(place.cluster().start().await, Err(ManagedError::Init(_))));
+    assert!(place.directory().join("data/PG_VERSION").exists());
 }
 
 #[tokio::test]

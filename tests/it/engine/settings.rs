@@ -1,6 +1,6 @@
 //! The start-up settings exist on the servers they are sent to, and a session has them whatever its database says.
 
-use pgsandbox::engine::postgres::{Purpose, as_options_text, options};
+use pgsandbox::engine::postgres::{Purpose, as_options_text, startup_options};
 
 use crate::harness::{LIMITED, PASSWORD, clusters};
 
@@ -8,7 +8,7 @@ use crate::harness::{LIMITED, PASSWORD, clusters};
 async fn every_setting_is_known_to_its_major_and_outranks_the_database() {
     for cluster in clusters() {
         for purpose in [Purpose::Admin, Purpose::Owner, Purpose::ReadOnly { bypasses_row_security: false }] {
-            let options = options(cluster.major, purpose);
+            let options = startup_options(cluster.major, purpose);
             let mut config = tokio_postgres::Config::new();
             config.host("127.0.0.1").port(cluster.port).user(LIMITED).password(PASSWORD).dbname(LIMITED);
             config.options(as_options_text(&options));

@@ -3,9 +3,9 @@
 //! A directory that this program did not write is refused by name and nothing in it is touched. As root,
 //! directories on the way to a cluster can be entered by its user, and nothing of ours can be read by it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -125,7 +125,12 @@ fn open_lock(path: &Path) -> Result<File, ManagedError> {
 /// Makes a directory of ours and those above it: closed to others, but for the cluster's user where that is another.
 pub(super) fn make_dir(path: &Path) -> Result<(), ManagedError> {
     let mode = if super::user::is_root() { 0o711 } else { 0o700 };
-    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(ManagedError::io("make", path))
+    let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
+    DirBuilder::new().recursive(true).mode(mode).create(path).map_err(ManagedError::io("make", path))?;
+    // whatever the umask says
+    missing.into_iter().try_for_each(|dir| {
+        fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(ManagedError::io("open", dir))
+    })
 }
 
 /// Writes a file that only we can read, all of it or nothing.
@@ -151,8 +156,6 @@ pub(super) fn read_small(path: &Path) -> Result<Option<String>, ManagedError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]

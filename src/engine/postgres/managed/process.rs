@@ -77,7 +77,7 @@ impl Paths {
         self.log_dir().join("server.log")
     }
 
-    /// The password file is written last of all, so a cluster with one is complete.
+    /// The data comes to its place last of all and in one piece, so a cluster with both is complete.
     pub(super) fn initialised(&self) -> bool {
         self.password().is_file() && self.data().join("PG_VERSION").is_file()
     }
@@ -95,11 +95,13 @@ pub(super) fn majors(home: &Path) -> Vec<u16> {
 pub(super) async fn init(paths: &Paths, installation: &Installation, user: Option<&RunAs>) -> Result<(), ManagedError> {
     let work = paths.directory.join("init");
     let made = work.join("data");
+    // data without its password was in use once: it is not ours to throw away
+    if paths.data().exists() {
+        return Err(ManagedError::Init(format!("`{}` is there without its password", paths.data().display())));
+    }
     // of an earlier attempt that was killed; nobody has used it
-    for leftover in [&work, &paths.data()] {
-        if leftover.exists() {
-            fs::remove_dir_all(leftover).map_err(ManagedError::io("remove", leftover))?;
-        }
+    if work.exists() {
+        fs::remove_dir_all(&work).map_err(ManagedError::io("remove", &work))?;
     }
     let password = random_password()?;
     user::make_private_dir(&work, user)?;
@@ -117,9 +119,9 @@ pub(super) async fn init(paths: &Paths, installation: &Installation, user: Optio
             .arg(&made);
         let output = run(command).await.map_err(ManagedError::io("run", &installation.bin_dir.join("initdb")))?;
         if output.status.success() {
-            // renamed as root or as the one user there is: the parents are ours
-            fs::rename(&made, paths.data()).map_err(ManagedError::io("rename", &made))?;
+            // the password first: data that can be seen can be used
             write_private(&paths.password(), password.expose().as_bytes())?;
+            fs::rename(&made, paths.data()).map_err(ManagedError::io("rename", &made))?;
             return fs::remove_dir_all(&work).map_err(ManagedError::io("remove", &work));
         }
         said = tail(&output.stderr);

@@ -2,6 +2,7 @@
 //!
 //! A database is closed to everybody from its first moment until one transaction has taken PUBLIC's rights away.
 
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{Work, login_options};
@@ -11,11 +12,14 @@ use crate::engine::postgres::{Credentials, extensions};
 
 impl Work<'_> {
     pub(super) async fn create_roles(&self) -> Result<(), EngineError> {
-        let session = self.server.admin_session().await?;
-        let settings = self.server.settings();
-        let limit = settings.connection_limit;
+        let mut session = self.server.admin_session().await?;
+        let failed = refused("create the roles", self.profile());
+        // one transaction, so that a durable server waits for its disk once
+        let transaction = session.transaction().await.map_err(&failed)?;
+        let session = transaction.client();
+        let limit = self.server.settings().connection_limit;
         for (role, password, reader) in self.roles() {
-            let found = self.role_oid(&session, role).await?.is_some();
+            let found = self.role_oid(session, role).await?.is_some();
             let login = login_options(limit, password, self.spec.expires_at);
             // 15 lets nobody but a superuser even mention some attributes in ALTER ROLE
             let sql = if found {
@@ -26,18 +30,18 @@ impl Work<'_> {
                     ident(role)
                 )
             };
-            self.execute(&session, "create a role", &sql).await?;
-            self.join(&session, role).await?;
+            self.execute(session, "create a role", &sql).await?;
+            self.join(session, role).await?;
             if self.info.superuser {
-                self.set_role_limits(&session, role, reader).await?;
+                self.set_role_limits(session, role, reader).await?;
             }
         }
-        Ok(())
+        transaction.commit().await.map_err(&failed)
     }
 
     /// Sets what only a superuser can, and the role itself cannot change back: temporary files, and for the reader
     /// that row security hides nothing. The statement timeout is a hint.
-    async fn set_role_limits(&self, session: &AdminSession, role: &str, reader: bool) -> Result<(), EngineError> {
+    async fn set_role_limits(&self, session: &Client, role: &str, reader: bool) -> Result<(), EngineError> {
         let settings = self.server.settings();
         let role = ident(role);
         if let Some(kb) = settings.temp_file_limit_kb {
@@ -71,7 +75,7 @@ impl Work<'_> {
     }
 
     /// A server whose template is not in UTF-8 gets databases that are, with the one locale that fits every encoding.
-    async fn encoding(&self, session: &AdminSession) -> Result<&'static str, EngineError> {
+    async fn encoding(&self, session: &Client) -> Result<&'static str, EngineError> {
         let row = session
             .query_one(
                 "SELECT pg_catalog.pg_encoding_to_char(encoding) = 'UTF8' FROM pg_catalog.pg_database \
@@ -159,7 +163,10 @@ impl Work<'_> {
             let session = self.server.admin_session().await?;
             extensions::plan(&session, self.profile(), &self.spec.extensions, self.info.superuser).await?
         };
-        let session = self.owner_session().await?;
+        let mut session = self.owner_session().await?;
+        let failed = refused("set the reader's rights", self.profile());
+        let transaction = session.transaction().await.map_err(&failed)?;
+        let session = transaction.client();
         let reader = ident(&self.spec.names.readonly_role);
         let mut statements = vec![
             format!("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {reader}"),
@@ -170,12 +177,12 @@ impl Work<'_> {
             statements.push(format!("GRANT USAGE ON SCHEMA public TO {reader}"));
         }
         for sql in &statements {
-            self.execute(&session, "set the reader's rights", sql).await?;
+            self.execute(session, "set the reader's rights", sql).await?;
         }
         for extension in &plan.by_owner {
-            self.execute(&session, "install an extension", &extension.sql()).await?;
+            self.execute(session, "install an extension", &extension.sql()).await?;
         }
-        Ok(())
+        transaction.commit().await.map_err(&failed)
     }
 
     async fn owner_session(&self) -> Result<AdminSession, EngineError> {

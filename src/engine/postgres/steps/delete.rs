@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::{Work, is_contention};
@@ -68,7 +69,7 @@ impl Work<'_> {
     }
 
     /// Ends every session of the sandbox's roles anywhere, and of anybody in its database, as far as the admin may.
-    pub(in crate::engine::postgres) async fn terminate(&self, session: &AdminSession) -> Result<(), EngineError> {
+    pub(in crate::engine::postgres) async fn terminate(&self, session: &Client) -> Result<(), EngineError> {
         let names = &self.spec.names;
         let failed = refused("end the sandbox's sessions", self.profile());
         let until = tokio::time::Instant::now() + TERMINATE_WAIT;
@@ -103,7 +104,7 @@ impl Work<'_> {
     }
 
     /// Rolls prepared transactions in the database back. They must be rolled back in it, so it takes one connection.
-    async fn roll_back_prepared(&self, session: &AdminSession) -> Result<(), EngineError> {
+    async fn roll_back_prepared(&self, session: &Client) -> Result<(), EngineError> {
         let failed = refused("roll a prepared transaction back", self.profile());
         let database = &self.spec.names.database;
         let rows = session
@@ -157,7 +158,7 @@ impl Work<'_> {
         self.drop_subscriptions(&session).await
     }
 
-    async fn drop_slots(&self, session: &AdminSession) -> Result<(), EngineError> {
+    async fn drop_slots(&self, session: &Client) -> Result<(), EngineError> {
         let failed = refused("drop a replication slot", self.profile());
         let rows = session
             .query(
@@ -180,7 +181,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    async fn drop_subscriptions(&self, session: &AdminSession) -> Result<(), EngineError> {
+    async fn drop_subscriptions(&self, session: &Client) -> Result<(), EngineError> {
         let failed = refused("drop a subscription", self.profile());
         let rows = session
             .query(
@@ -227,7 +228,7 @@ impl Work<'_> {
     }
 
     /// Counts the sessions in the database.
-    async fn sessions(&self, session: &AdminSession) -> Result<u32, EngineError> {
+    async fn sessions(&self, session: &Client) -> Result<u32, EngineError> {
         let row = session
             .query_one(
                 "SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity WHERE datname = $1",
@@ -277,7 +278,7 @@ impl Work<'_> {
     }
 
     /// A database that a role owns beside its own was given to it by somebody, and is not ours to drop.
-    async fn owns_no_database(&self, session: &AdminSession, role: &str, oid: u32) -> Result<(), EngineError> {
+    async fn owns_no_database(&self, session: &Client, role: &str, oid: u32) -> Result<(), EngineError> {
         let row = session
             .query_opt("SELECT datname::text FROM pg_catalog.pg_database WHERE datdba = $1 LIMIT 1", &[&oid])
             .await

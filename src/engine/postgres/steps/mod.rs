@@ -8,9 +8,10 @@ mod delete;
 
 use std::sync::Arc;
 
+use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use super::admin::{AdminSession, ident, literal, refused};
+use super::admin::{ident, literal, refused};
 use super::names;
 use super::scram;
 use super::server::PostgresServer;
@@ -98,7 +99,7 @@ impl<'a> Work<'a> {
 
     /// Makes an admin that is no superuser a member of a sandbox role: it could neither give it a database nor
     /// drop what it owns otherwise. Before 15 a role can throw the admin out again, so this is repeated before use.
-    pub(super) async fn join(&self, session: &AdminSession, role: &str) -> Result<(), EngineError> {
+    pub(super) async fn join(&self, session: &Client, role: &str) -> Result<(), EngineError> {
         if self.info.superuser {
             return Ok(());
         }
@@ -131,7 +132,7 @@ impl<'a> Work<'a> {
         &self.server.settings().profile
     }
 
-    pub(super) async fn role_oid(&self, session: &AdminSession, role: &str) -> Result<Option<u32>, EngineError> {
+    pub(super) async fn role_oid(&self, session: &Client, role: &str) -> Result<Option<u32>, EngineError> {
         let row = session
             .query_opt("SELECT oid FROM pg_catalog.pg_roles WHERE rolname = $1", &[&role])
             .await
@@ -139,7 +140,7 @@ impl<'a> Work<'a> {
         Ok(row.map(|row| row.get(0)))
     }
 
-    async fn find_database(&self, session: &AdminSession) -> Result<Option<FoundDatabase>, EngineError> {
+    async fn find_database(&self, session: &Client) -> Result<Option<FoundDatabase>, EngineError> {
         let row = session
             .query_opt(
                 "SELECT pg_catalog.pg_get_userbyid(datdba)::text, datconnlimit, datistemplate \
@@ -159,12 +160,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    pub(super) async fn execute(
-        &self,
-        session: &AdminSession,
-        action: &'static str,
-        sql: &str,
-    ) -> Result<(), EngineError> {
+    pub(super) async fn execute(&self, session: &Client, action: &'static str, sql: &str) -> Result<(), EngineError> {
         session.execute(sql, &[]).await.map(drop).map_err(refused(action, self.profile()))
     }
 }
