@@ -16,6 +16,7 @@ use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
 use crate::model::{Check, CheckStatus, Failure, Impact, PlanId, RequestId, Timestamp};
+use crate::secret::Sealed;
 use crate::store::{After, Claimed, ListQuery, SealedPasswords};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
@@ -327,15 +328,16 @@ impl Core {
     async fn reseal(&self, profile: &Profile, sandbox: &Sandbox) -> Result<bool, Failure> {
         let Some(old) = profile.store.passwords(sandbox.id).await? else { return Ok(false) };
         let keys = &self.inner().keys;
-        let owner = keys.reseal(sandbox.id, OWNER_FIELD, &old.owner).await?;
-        let readonly = keys.reseal(sandbox.id, READONLY_FIELD, &old.readonly).await?;
-        if owner.is_none() && readonly.is_none() {
+        let reseal = async |field, bytes: &[u8]| {
+            let sealed = keys.reseal(sandbox.id, field, &Sealed::from_bytes(bytes.to_vec())).await?;
+            Ok::<_, Failure>(sealed.map_or_else(|| bytes.to_vec(), Sealed::into_bytes))
+        };
+        let owner = reseal(OWNER_FIELD, &old.owner).await?;
+        let readonly = reseal(READONLY_FIELD, &old.readonly).await?;
+        let new = SealedPasswords { owner, readonly };
+        if new == old {
             return Ok(false);
         }
-        let new = SealedPasswords {
-            owner: owner.unwrap_or_else(|| old.owner.clone()),
-            readonly: readonly.unwrap_or_else(|| old.readonly.clone()),
-        };
         Ok(profile.store.replace_passwords(sandbox.id, &old, &new).await?)
     }
 }

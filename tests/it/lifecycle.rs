@@ -13,7 +13,7 @@ use pgsandbox::sandbox::{
     CleanupFilter, Core, CreateRequest, Idempotency, ListFilter, Orphans, Parts, Profile, ProfileSettings, Sandbox,
     Selector, State, UpkeepAudit,
 };
-use pgsandbox::secret::{KeyRing, KeySource, Sealed};
+use pgsandbox::secret::{KeyRing, KeySource};
 use pgsandbox::store::{QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -143,8 +143,8 @@ async fn reserve(
         request_id: RequestId::fresh(),
         names: SandboxNames::new("toy", None, id),
         engine: "toy".to_owned(),
-        owner_sealed: Sealed::from_bytes(vec![1]),
-        readonly_sealed: Sealed::from_bytes(vec![1]),
+        owner_sealed: vec![1],
+        readonly_sealed: vec![1],
         owner: owner.to_owned(),
         subject: owner.to_owned(),
         group_owner: group.map(str::to_owned),

@@ -10,6 +10,7 @@
 )]
 
 mod lifecycle;
+mod lifecycle_postgres;
 mod plans;
 mod toy_engine;
 
