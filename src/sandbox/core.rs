@@ -139,7 +139,7 @@ impl Core {
                     }
                 }
             });
-            self.0.opened.notify_one();
+            self.0.opened.notify_waiters();
         }
         Ok(())
     }

@@ -66,35 +66,34 @@ impl Core {
     /// # Errors
     /// Fails if the core is about to stop.
     pub fn start_upkeep(&self, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) -> Result<(), Failure> {
-        let core = self.clone();
-        let stopping = self.inner().stopping.clone();
-        drop(self.spawn(async move {
-            let mut round = 0u32;
-            loop {
-                for profile in core.profiles() {
-                    if stopping.is_cancelled() {
-                        return;
-                    }
-                    if profile.managed() && !profile.is_open().await {
-                        continue;
-                    }
-                    if let Err(failure) = core.upkeep(profile, &authority, &audit, round).await {
-                        tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "upkeep failed");
-                    }
+        for profile in self.profiles() {
+            // Each on its own, so that one that is down does not hold up the others.
+            let tending = self.clone().tend(Arc::clone(profile), authority.clone(), Arc::clone(&audit));
+            drop(self.spawn(tending)?);
+        }
+        Ok(())
+    }
+
+    async fn tend(self, profile: Arc<Profile>, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) {
+        let stopping = &self.inner().stopping;
+        let mut round = 0u32;
+        loop {
+            if !profile.managed() || profile.is_open().await {
+                if let Err(failure) = self.upkeep(&profile, &authority, &audit, round).await {
+                    tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "upkeep failed");
                 }
                 round = round.wrapping_add(1);
-                let pause = async {
-                    tokio::select! {
-                        () = tokio::time::sleep(INTERVAL) => {}
-                        () = core.inner().opened.notified() => {}
-                    }
-                };
-                if stopping.run_until_cancelled(pause).await.is_none() {
-                    return;
-                }
             }
-        })?);
-        Ok(())
+            let pause = async {
+                tokio::select! {
+                    () = tokio::time::sleep(INTERVAL) => {}
+                    () = self.inner().opened.notified() => {}
+                }
+            };
+            if stopping.run_until_cancelled(pause).await.is_none() {
+                return;
+            }
+        }
     }
 
     /// Does one round of upkeep on one profile.

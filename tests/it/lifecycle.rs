@@ -618,6 +618,22 @@ async fn extensions_are_checked_against_profile_and_server() {
     ground.check_settled(1, "refused before anything is begun").await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upkeep_runs_by_itself_and_ends_with_the_core() {
+    let ground = ground();
+    let core = ground.core().await;
+    create(&core).await.unwrap();
+    ground.all_expire().await;
+    core.start_upkeep(authority(), Arc::new(Book::default())).unwrap();
+    let until = std::time::Instant::now() + WAIT;
+    while ground.count("select count(*) from pgsandbox.sandboxes where state <> 'deleted'").await > 0 {
+        assert!(std::time::Instant::now() < until, "nobody removes it");
+    }
+    assert!(core.drain(WAIT).await);
+    ground.check_settled(0, "reaped").await;
+    assert_eq!(core.start_upkeep(authority(), Arc::new(Book::default())).unwrap_err().code, Code::Busy);
+}
+
 /// Keeps what upkeep says, and can refuse.
 #[derive(Default)]
 struct Book {
