@@ -8,6 +8,7 @@ pub mod policy;
 pub mod sql;
 
 pub mod admission;
+pub mod config;
 
 pub mod engine;
 pub mod store;

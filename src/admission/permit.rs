@@ -36,7 +36,6 @@ pub struct Grant {
 
 impl<T> Permit<T> {
     /// Makes a permit. Private to admission: this is where the gate is.
-    #[cfg_attr(not(test), expect(dead_code, reason = "used by admission once it decides"))]
     pub(super) fn new(input: T, grant: Grant) -> Self {
         Self { input, grant }
     }

@@ -106,6 +106,8 @@ pub struct PolicyReport {
     pub elapsed_us: u64,
     /// Fuel spent; zero where none was.
     pub fuel: u64,
+    /// False where the policy was shown text that records do not hold.
+    pub replayable: bool,
 }
 
 /// What a policy said, or why it said nothing.

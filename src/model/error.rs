@@ -199,6 +199,7 @@ codes! {
     PolicyTimeout "policy_timeout" "policy_failure" never "a policy did not answer within its fuel or time; the request was not run";
     PolicyMemory "policy_memory" "policy_failure" never "a policy wanted more memory than it may have; the request was not run";
     PolicyOutputInvalid "policy_output_invalid" "policy_failure" never "a policy's answer breaks the rules; the request was not run";
+    LimitsUnavailable "limits_unavailable" "policy_failure" again "the record of rate limits cannot be read or written; the request was not run";
     PolicyNotReady "policy_not_ready" "policy_failure" again "the policies are not loaded; the request was not run";
     Internal "internal" "internal" never "something that must not happen; see the log under the request id";
 }

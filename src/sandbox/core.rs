@@ -255,9 +255,10 @@ pub(super) fn bare_spec(sandbox: &Sandbox, owner_password: Secret, readonly_pass
     }
 }
 
-/// Checks that a permit is for this.
+/// Checks that a permit is for this. One for a sandbox is none for acts without one: it does not open all others.
 pub(super) fn require<T>(permit: &Permit<T>, impact: Impact, target: Option<SandboxId>) -> Result<(), Failure> {
-    if permit.allows(impact, target) {
+    let wider = target.is_none() && permit.grant().target.is_some();
+    if permit.allows(impact, target) && !wider {
         return Ok(());
     }
     let grant = permit.grant();

@@ -10,12 +10,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 
-use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec, require};
+use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
-use crate::model::{Check, CheckStatus, Failure, Impact, PlanId, RequestId, Timestamp};
+use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, Timestamp, Transport};
 use crate::secret::Sealed;
 use crate::store::{After, Claimed, ListQuery, SealedPasswords};
 
@@ -304,9 +304,11 @@ impl Core {
     /// Makes a new key, and seals the passwords of every live sandbox with it. Returns how many were sealed again.
     ///
     /// # Errors
-    /// Fails if the permit is not the program's own or for disclosing, or a profile cannot be looked at; then it may be called again.
+    /// Fails if the permit is not the program's own, or a profile cannot be looked at; then it may be called again.
     pub async fn rotate_keys<T>(&self, permit: &Permit<T>) -> Result<u64, Failure> {
-        require(permit, Impact::Discloses, None)?;
+        if permit.grant().principal.transport != Transport::Internal {
+            return Err(Failure::new(Code::Internal, "keys are rotated under the program's own permit only"));
+        }
         self.inner().keys.rotate().await?;
         let mut count = 0;
         for profile in self.profiles() {

@@ -9,14 +9,12 @@
     reason = "a test's helpers fail loudly, and everything here is a test"
 )]
 
+mod engine;
+mod harness;
 mod lifecycle;
 mod lifecycle_postgres;
+mod permits;
 mod plans;
+mod policies;
 mod toy_engine;
-
-#[cfg(test)]
-mod engine;
-#[cfg(test)]
-mod harness;
-#[cfg(test)]
 mod wire;

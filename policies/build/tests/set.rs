@@ -1,0 +1,123 @@
+//! The bundled policies as a set: what they cover, and what they say together by default.
+
+use std::collections::BTreeSet;
+
+use pgsandbox_policy::{Decision, Description, Policy, Request, Verdict, testing};
+
+/// A policy of the set with its default settings.
+struct Member {
+    about: Description,
+    decide: Box<dyn Fn(&Request) -> Decision>,
+}
+
+fn member<P: Policy + 'static>(default_settings: &str) -> Member {
+    let policy: P = testing::configured(default_settings);
+    Member { about: P::describe(), decide: Box::new(move |request| policy.evaluate(request)) }
+}
+
+macro_rules! set {
+    ($($folder:literal $policy:ty),+ $(,)?) => {
+        vec![$(($folder, member::<$policy>(include_str!(concat!("../../", $folder, "/default.json"))))),+]
+    };
+}
+
+fn set() -> Vec<(&'static str, Member)> {
+    set![
+        "clone-source" policy_clone_source::ClonePolicy,
+        "extensions" policy_extensions::Extensions,
+        "host-command" policy_host_command::HostCommand,
+        "ownership" policy_ownership::Ownership,
+        "quota" policy_quota::Quota,
+        "rate-limit" policy_rate_limit::RateLimit,
+        "readonly" policy_readonly::Readonly,
+        "row-limit" policy_row_limit::RowLimit,
+        "statement-guard" policy_statement_guard::StatementGuard,
+    ]
+}
+
+/// What all say together: refused by whom, or passed by whom.
+fn together(request: &Request) -> Result<Vec<&'static str>, (&'static str, String)> {
+    let mut passed = Vec::new();
+    for (name, member) in set() {
+        let concerns = &member.about.concerns;
+        if !concerns.iter().any(|c| c == "*" || *c == request.operation) {
+            continue;
+        }
+        match (member.decide)(request).verdict {
+            Verdict::Deny(denial) => return Err((name, denial.code)),
+            Verdict::Pass if member.about.covers.contains(&request.operation) => passed.push(name),
+            Verdict::Pass | Verdict::Abstain => {}
+        }
+    }
+    Ok(passed)
+}
+
+#[test]
+fn a_policy_is_called_what_its_folder_is() {
+    for (folder, member) in set() {
+        assert_eq!(member.about.name, folder);
+    }
+}
+
+#[test]
+fn every_operation_is_covered() {
+    let covered: BTreeSet<String> = set().into_iter().flat_map(|(_, member)| member.about.covers).collect();
+    let operations: BTreeSet<String> = testing::OPERATIONS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(covered, operations);
+}
+
+#[test]
+fn limiters_answer_for_nothing() {
+    for (name, member) in set() {
+        if ["quota", "rate-limit", "readonly", "row-limit"].contains(&name) {
+            assert!(member.about.covers.is_empty() && member.about.codes.is_empty(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_owner_may_do_everything_with_its_own_sandbox_but_run_commands() {
+    for (operation, _) in testing::OPERATIONS {
+        let mut request = testing::request(operation);
+        request.sandbox = Some(pgsandbox_policy::Sandbox {
+            id: "x".into(),
+            name: "x".into(),
+            owner: "ana".into(),
+            group_owner: None,
+            labels: Vec::new(),
+            origin: pgsandbox_policy::Origin::Empty,
+            age_seconds: 1,
+            seconds_left: 1,
+            bytes: None,
+        });
+        request.clone_source = Some(pgsandbox_policy::CloneSource {
+            name: Some("staging".into()),
+            host: "localhost".into(),
+            port: 5432,
+            database: "app".into(),
+            user: "reader".into(),
+            tls: pgsandbox_policy::Tls::Disabled,
+            production: false,
+            schema_only: false,
+            reason: None,
+        });
+        let runs_commands =
+            ["prepare_for_repo", "run_repo_command", "seed_database", "validate_schema_change"].contains(operation);
+        match together(&request) {
+            Ok(passed) => assert!(!runs_commands && !passed.is_empty(), "{operation}: {passed:?}"),
+            Err((by, code)) => assert!(runs_commands && by == "host-command", "{operation}: {by} {code}"),
+        }
+    }
+}
+
+#[test]
+fn the_bindings_are_of_the_world_that_is_there() {
+    let wit = include_bytes!("../../../wit/policy.wit");
+    let first = include_str!("../../sdk/src/bindings.rs").lines().next().unwrap_or_default();
+    assert!(first.contains(&sha256(wit)), "wit/policy.wit has changed; run `policies-build bindings`: {first}");
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::{Digest as _, Sha256};
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

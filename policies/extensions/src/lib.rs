@@ -1,0 +1,167 @@
+//! Limits which extensions a new sandbox may ask for.
+//!
+//! It sees the `extensions` argument of the operations that make sandboxes. `CREATE EXTENSION` inside a sandbox is a
+//! statement like any other: there Postgres itself lets the owner role make trusted extensions and no others.
+//!
+//! | setting | meaning |
+//! |---|---|
+//! | `allow` | patterns of names that may be asked for; none if absent |
+//! | `deny` | patterns of names that may not, whatever `allow` says |
+//!
+//! Some extensions reach other servers, the server's files or its operating system. They are refused whatever the
+//! settings say, see [`NEVER`].
+
+use std::fmt::{self, Write as _};
+
+use pgsandbox_policy::{Bucket, Decision, Description, Patterns, Phase, Policy, Problem, Problems, Request};
+
+/// Answers for this operation.
+const COVERS: [&str; 1] = ["create_database"];
+/// Other operations that take extensions.
+const CONCERNS: [&str; 4] = ["clone_database", "create_sandbox_from_template", "fork_database", "prepare_for_repo"];
+
+const NOT_ALLOWED: &str = "extension_not_allowed";
+
+/// Extensions that leave the sandbox: other servers, files, programs, code without a trusted language around it.
+pub const NEVER: [&str; 19] = [
+    "adminpack",
+    "dblink",
+    "file_fdw",
+    "http",
+    "pageinspect",
+    "pg_background",
+    "pg_cron",
+    "pg_net",
+    "pg_surgery",
+    "pg_walinspect",
+    "pljava",
+    "plperlu",
+    "plpython2u",
+    "plpython3u",
+    "plpythonu",
+    "plrust",
+    "plsh",
+    "pltclu",
+    "postgres_fdw",
+];
+
+/// The settings.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    allow: Vec<String>,
+    deny: Vec<String>,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Extensions {
+    allow: Patterns,
+    deny: Patterns,
+}
+
+impl Policy for Extensions {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description::new("extensions", env!("CARGO_PKG_VERSION"), include_str!("../settings.schema.json"))
+            .covers(COVERS)
+            .concerns(CONCERNS)
+            .phases([Phase::Visible])
+            .codes([NOT_ALLOWED])
+    }
+
+    fn configure(settings: Settings) -> Result<(Self, Vec<Bucket>), Vec<Problem>> {
+        let mut problems = Problems::default();
+        for (index, name) in settings.allow.iter().enumerate() {
+            if is_never(name) {
+                problems.add(format!("allow[{index}]"), format!("`{name}` leaves the sandbox and is never installed"));
+            }
+        }
+        let policy = Self {
+            allow: Patterns::read(&settings.allow, "allow", &mut problems),
+            deny: Patterns::read(&settings.deny, "deny", &mut problems),
+        };
+        problems.done((policy, Vec::new()))
+    }
+
+    fn evaluate(&self, request: &Request) -> Decision {
+        let refused = request.requested.extensions.iter().find(|name| !self.allows(name));
+        match refused {
+            Some(name) => self.refusal(name),
+            None if COVERS.contains(&request.operation.as_str()) => Decision::pass(),
+            None => Decision::abstain(),
+        }
+    }
+}
+
+impl Extensions {
+    fn allows(&self, name: &str) -> bool {
+        !is_never(name) && !self.deny.matches(name) && self.allow.matches(name)
+    }
+
+    fn refusal(&self, name: &str) -> Decision {
+        let name = Shown(name);
+        let message = if self.allow.is_empty() {
+            format!("extension `{name}` may not be installed; no extension may, so leave `extensions` out")
+        } else {
+            format!("extension `{name}` may not be installed; allowed are {}", self.allow.quoted())
+        };
+        let reason = if is_never(name.0) {
+            "it leaves the sandbox"
+        } else if self.deny.matches(name.0) {
+            "`deny` names it"
+        } else {
+            "`allow` does not name it"
+        };
+        Decision::deny(NOT_ALLOWED, message, format!("extension `{name}` refused: {reason}"))
+    }
+}
+
+/// Postgres folds nothing here, but a name that differs from a forbidden one only in case is no accident.
+fn is_never(name: &str) -> bool {
+    NEVER.iter().any(|never| never.eq_ignore_ascii_case(name.trim()))
+}
+
+/// A name as messages show it: not longer than an identifier can be.
+struct Shown<'a>(&'a str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const CHARS_MAX: usize = 63;
+        for c in self.0.chars().take(CHARS_MAX) {
+            f.write_char(if c.is_control() { '?' } else { c })?;
+        }
+        if self.0.chars().nth(CHARS_MAX).is_some() { f.write_str("…") } else { Ok(()) }
+    }
+}
+
+pgsandbox_policy::export!(Extensions);
+
+#[cfg(test)]
+mod tests {
+    use pgsandbox_policy::testing;
+
+    use super::*;
+
+    #[test]
+    fn the_description_fits_the_settings() {
+        testing::check_description::<Extensions>(include_str!("../default.json"));
+    }
+
+    #[test]
+    fn the_cases_come_out_as_expected() {
+        testing::check_cases::<Extensions>(include_str!("../cases.toml"), include_str!("../default.json"));
+    }
+
+    #[test]
+    fn nothing_that_leaves_the_sandbox_is_ever_allowed() {
+        let policy: Extensions = testing::configured(r#"{"allow":["*"]}"#);
+        for name in NEVER {
+            assert!(!policy.allows(name), "{name}");
+            assert!(!policy.allows(&name.to_uppercase()), "{name}");
+        }
+        assert!(policy.allows("hstore"));
+        assert_eq!(testing::problems::<Extensions>(r#"{"allow":["hstore","dblink"]}"#)[0].0, "allow[1]");
+    }
+}

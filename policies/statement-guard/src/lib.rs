@@ -1,0 +1,593 @@
+//! Decides which statements may run.
+//!
+//! It judges what the host read out of the SQL: class, leading keywords, traits, relations and functions of each
+//! statement. One statement that is refused refuses the whole call, before any of it runs. What a role may do is
+//! Postgres' to enforce; this is where an operator says what it should not even try.
+//!
+//! Every rule must allow a statement. `profiles` is a list of further sets of these rules, each with `match`, a list
+//! of patterns: those that fit the request's profile must allow it as well.
+//!
+//! | rule | meaning | absent |
+//! |---|---|---|
+//! | `allow_classes`, `deny_classes` | classes of statements that may run, and that may not | every, none |
+//! | `allow_tags` | leading keywords that may run whatever their class | none |
+//! | `deny_tags` | leading keywords that may not: `DROP TABLE` is also `DROP TABLE AS …`, never `DROP TABLESPACE` | none |
+//! | `deny_traits` | traits that a statement may not have | none |
+//! | `allow_functions`, `deny_functions` | patterns of functions that may be called, and that may not | every, none |
+//! | `allow_relations`, `deny_relations` | lists of `name` (pattern) and `access` (`reads`, `writes`, `defines`; absent: all) | every, none |
+//! | `unknown` | `allow` or `deny` statements whose relations and functions are not known, where there are rules for them | `deny` |
+//! | `unparsed` | `allow` or `deny` statements whose class is not known | `deny`; in a profile's rules only beside `allow_classes` |
+//!
+//! Functions are matched as written and without their schema. A relation that is written without a schema is denied
+//! by a pattern for any schema, and allowed only by a pattern that has none.
+
+use pgsandbox_policy::{
+    Access, Bucket, Decision, Description, Pattern, Patterns, Phase, Policy, Problem, Problems, Relation, Request,
+    Statement, StatementClass, StatementTraits,
+};
+
+const COVERS: [&str; 2] = ["explain_query", "run_sql"];
+
+const CLASS_NOT_ALLOWED: &str = "class_not_allowed";
+const FUNCTION_NOT_ALLOWED: &str = "function_not_allowed";
+const RELATION_NOT_ALLOWED: &str = "relation_not_allowed";
+const STATEMENT_NOT_ALLOWED: &str = "statement_not_allowed";
+const TRAIT_NOT_ALLOWED: &str = "trait_not_allowed";
+const UNKNOWN_NOT_ALLOWED: &str = "unknown_not_allowed";
+const UNPARSED_NOT_ALLOWED: &str = "unparsed_not_allowed";
+
+/// The settings: a set of rules, and further sets for some profiles.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    allow_classes: Option<Vec<String>>,
+    deny_classes: Vec<String>,
+    allow_tags: Vec<String>,
+    deny_tags: Vec<String>,
+    deny_traits: Vec<String>,
+    allow_functions: Option<Vec<String>>,
+    deny_functions: Vec<String>,
+    allow_relations: Option<Vec<RelationSettings>>,
+    deny_relations: Vec<RelationSettings>,
+    unknown: Option<String>,
+    unparsed: Option<String>,
+    profiles: Vec<ProfileSettings>,
+}
+
+/// A set of rules for some profiles.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProfileSettings {
+    #[serde(rename = "match")]
+    profiles: Vec<String>,
+    allow_classes: Option<Vec<String>>,
+    deny_classes: Vec<String>,
+    allow_tags: Vec<String>,
+    deny_tags: Vec<String>,
+    deny_traits: Vec<String>,
+    allow_functions: Option<Vec<String>>,
+    deny_functions: Vec<String>,
+    allow_relations: Option<Vec<RelationSettings>>,
+    deny_relations: Vec<RelationSettings>,
+    unknown: Option<String>,
+    unparsed: Option<String>,
+}
+
+/// Relations, and what is done to them.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelationSettings {
+    name: String,
+    access: Option<Vec<String>>,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct StatementGuard {
+    general: Rules,
+    profiles: Vec<(Patterns, Rules)>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    /// What may run.
+    classes: Classes,
+    allow_tags: Vec<String>,
+    deny_tags: Vec<String>,
+    deny_traits: StatementTraits,
+    allow_functions: Option<Patterns>,
+    deny_functions: Patterns,
+    allow_relations: Option<Vec<RelationRule>>,
+    deny_relations: Vec<RelationRule>,
+    unknown: Answer,
+    unparsed: Answer,
+}
+
+/// A set of classes, one bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Classes(u32);
+
+#[derive(Debug)]
+struct RelationRule {
+    name: Pattern,
+    /// The pattern's part after its schema, if it has one.
+    bare: Option<Pattern>,
+    access: Vec<Access>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Allow,
+    Deny,
+}
+
+impl Answer {
+    const WORDS: &[(Self, &str)] = &[(Self::Allow, "allow"), (Self::Deny, "deny")];
+}
+
+impl Policy for StatementGuard {
+    type Settings = Settings;
+
+    fn describe() -> Description {
+        Description::new("statement-guard", env!("CARGO_PKG_VERSION"), include_str!("../settings.schema.json"))
+            .covers(COVERS)
+            .phases([Phase::Visible])
+            .codes([
+                CLASS_NOT_ALLOWED,
+                FUNCTION_NOT_ALLOWED,
+                RELATION_NOT_ALLOWED,
+                STATEMENT_NOT_ALLOWED,
+                TRAIT_NOT_ALLOWED,
+                UNKNOWN_NOT_ALLOWED,
+                UNPARSED_NOT_ALLOWED,
+            ])
+    }
+
+    fn configure(settings: Settings) -> Result<(Self, Vec<Bucket>), Vec<Problem>> {
+        let mut problems = Problems::default();
+        let (general, profiles) = settings.split();
+        let general = Rules::read(general, "", Answer::Deny, &mut problems);
+        let profiles = profiles
+            .into_iter()
+            .enumerate()
+            .map(|(index, section)| {
+                let path = format!("profiles[{index}].");
+                if section.profiles.is_empty() {
+                    problems
+                        .add(format!("{path}match"), "the rules are for no profile; name some, or `*` for every one");
+                }
+                let patterns = Patterns::read(&section.profiles, &format!("{path}match"), &mut problems);
+                // What a section does not speak of, the general rules decide.
+                let unparsed = if section.allow_classes.is_some() { Answer::Deny } else { Answer::Allow };
+                (patterns, Rules::read(section, &path, unparsed, &mut problems))
+            })
+            .collect();
+        problems.done((Self { general, profiles }, Vec::new()))
+    }
+
+    fn evaluate(&self, request: &Request) -> Decision {
+        // Rules for a profile hold where the profile is not known.
+        let profile = request.server.as_ref().map(|server| server.profile.as_str());
+        let special = self
+            .profiles
+            .iter()
+            .filter(|(patterns, _)| profile.is_none_or(|profile| patterns.matches(profile)))
+            .map(|(_, rules)| rules);
+        let sets: Vec<&Rules> = std::iter::once(&self.general).chain(special).collect();
+        let mut before: Option<&Statement> = None;
+        for (index, statement) in request.statements.iter().enumerate() {
+            // Long scripts are thousands of statements of one shape: what holds for one holds for the next.
+            if before.is_some_and(|before| same_facts(before, statement)) {
+                continue;
+            }
+            before = Some(statement);
+            if let Some(refusal) = sets.iter().find_map(|rules| rules.refusal(statement, index + 1)) {
+                return refusal;
+            }
+        }
+        Decision::pass()
+    }
+}
+
+impl Settings {
+    /// Separates the general rules from the sections.
+    fn split(self) -> (ProfileSettings, Vec<ProfileSettings>) {
+        let general = ProfileSettings {
+            profiles: Vec::new(),
+            allow_classes: self.allow_classes,
+            deny_classes: self.deny_classes,
+            allow_tags: self.allow_tags,
+            deny_tags: self.deny_tags,
+            deny_traits: self.deny_traits,
+            allow_functions: self.allow_functions,
+            deny_functions: self.deny_functions,
+            allow_relations: self.allow_relations,
+            deny_relations: self.deny_relations,
+            unknown: self.unknown,
+            unparsed: self.unparsed,
+        };
+        (general, self.profiles)
+    }
+}
+
+impl Rules {
+    fn read(rules: ProfileSettings, path: &str, unparsed: Answer, problems: &mut Problems) -> Self {
+        let at = |name: &str| format!("{path}{name}");
+        let mut classes = match &rules.allow_classes {
+            Some(words) => Classes::read(words, &at("allow_classes"), problems),
+            None => Classes::ALL,
+        };
+        classes.remove(Classes::read(&rules.deny_classes, &at("deny_classes"), problems));
+        let mut deny_traits = StatementTraits::empty();
+        for flag in problems.words(&at("deny_traits"), &rules.deny_traits, StatementTraits::WORDS) {
+            deny_traits |= flag;
+        }
+        let mut answer = |name: &str, word: Option<String>, absent: Answer| match word {
+            Some(word) => problems.word(&at(name), &word, Answer::WORDS).unwrap_or(Answer::Deny),
+            None => absent,
+        };
+        let unknown = answer("unknown", rules.unknown, Answer::Deny);
+        let unparsed = answer("unparsed", rules.unparsed, unparsed);
+        Self {
+            classes,
+            allow_tags: read_tags(rules.allow_tags, &at("allow_tags"), problems),
+            deny_tags: read_tags(rules.deny_tags, &at("deny_tags"), problems),
+            deny_traits,
+            allow_functions: rules.allow_functions.map(|list| Patterns::read(&list, &at("allow_functions"), problems)),
+            deny_functions: Patterns::read(&rules.deny_functions, &at("deny_functions"), problems),
+            allow_relations: rules
+                .allow_relations
+                .map(|list| RelationRule::read_all(list, &at("allow_relations"), problems)),
+            deny_relations: RelationRule::read_all(rules.deny_relations, &at("deny_relations"), problems),
+            unknown,
+            unparsed,
+        }
+    }
+
+    /// Returns why the statement may not run, if it may not. `number` counts from 1.
+    fn refusal(&self, statement: &Statement, number: usize) -> Option<Decision> {
+        let allowed_by_tag = begins_with_any(&statement.tag, &self.allow_tags);
+        self.class_refusal(statement, number, allowed_by_tag)
+            .or_else(|| self.trait_refusal(statement, number))
+            .or_else(|| self.function_refusal(statement, number))
+            .or_else(|| self.relation_refusal(statement, number))
+    }
+
+    fn class_refusal(&self, statement: &Statement, number: usize, allowed_by_tag: bool) -> Option<Decision> {
+        let class = statement.class;
+        if class == StatementClass::Unparsed {
+            return (self.unparsed == Answer::Deny).then(|| {
+                refuse(
+                    UNPARSED_NOT_ALLOWED,
+                    statement,
+                    number,
+                    "is of no known class",
+                    "only statements that can be told apart may run; write it in plain PostgreSQL",
+                )
+            });
+        }
+        if let Some(tag) = self.deny_tags.iter().find(|tag| begins_with(&statement.tag, tag)) {
+            let what = format!("begins with `{tag}`, which may not run");
+            return Some(refuse(STATEMENT_NOT_ALLOWED, statement, number, &what, "leave the statement out"));
+        }
+        if class == StatementClass::Empty || allowed_by_tag || self.classes.contains(class) {
+            return None;
+        }
+        let what = format!("is of class `{}`, which may not run", class.as_str());
+        let instead = format!("classes that may are {}", self.classes.quoted());
+        Some(refuse(CLASS_NOT_ALLOWED, statement, number, &what, &instead))
+    }
+
+    fn trait_refusal(&self, statement: &Statement, number: usize) -> Option<Decision> {
+        let denied = statement.traits & self.deny_traits;
+        let (flag, word) = StatementTraits::WORDS.iter().find(|(flag, _)| denied.contains(*flag))?;
+        let what = format!("has the trait `{word}`: {}", meaning(*flag));
+        let instead = format!("statements without `{word}` may run");
+        Some(refuse(TRAIT_NOT_ALLOWED, statement, number, &what, &instead))
+    }
+
+    fn function_refusal(&self, statement: &Statement, number: usize) -> Option<Decision> {
+        if self.asks_for_names() && statement.traits.contains(StatementTraits::RELATIONS_UNKNOWN) {
+            return (self.unknown == Answer::Deny).then(|| {
+                refuse(
+                    UNKNOWN_NOT_ALLOWED,
+                    statement,
+                    number,
+                    "touches relations and calls functions that cannot be told from its text",
+                    "only statements whose relations and functions are known may run",
+                )
+            });
+        }
+        let denied = statement.functions.iter().find(|name| self.denies_function(name))?;
+        let what = format!("calls `{}`, which may not be called", clean(denied));
+        let instead = match &self.allow_functions {
+            Some(list) => format!("functions that may be called are {}", list.quoted()),
+            None => "other functions may be called".to_owned(),
+        };
+        Some(refuse(FUNCTION_NOT_ALLOWED, statement, number, &what, &instead))
+    }
+
+    fn denies_function(&self, name: &str) -> bool {
+        let bare = name.rsplit_once('.').map(|(_, bare)| bare);
+        let fits = |list: &Patterns| list.matches(name) || bare.is_some_and(|bare| list.matches(bare));
+        fits(&self.deny_functions) || self.allow_functions.as_ref().is_some_and(|list| !fits(list))
+    }
+
+    fn relation_refusal(&self, statement: &Statement, number: usize) -> Option<Decision> {
+        let denied = statement.relations.iter().find(|relation| self.denies_relation(relation))?;
+        let (name, access) = (clean(&denied.name), denied.access.as_str());
+        let what = format!("{access} `{name}`, which it may not");
+        let instead = match &self.allow_relations {
+            Some(list) => format!("relations that may be touched are {}", RelationRule::shown(list)),
+            None => "other relations may be touched".to_owned(),
+        };
+        Some(refuse(RELATION_NOT_ALLOWED, statement, number, &what, &instead))
+    }
+
+    fn denies_relation(&self, relation: &Relation) -> bool {
+        self.deny_relations.iter().any(|rule| rule.denies(relation))
+            || self.allow_relations.as_ref().is_some_and(|list| !list.iter().any(|rule| rule.allows(relation)))
+    }
+
+    /// Returns whether any rule needs to know relations or functions.
+    fn asks_for_names(&self) -> bool {
+        self.allow_functions.is_some()
+            || !self.deny_functions.is_empty()
+            || self.allow_relations.is_some()
+            || !self.deny_relations.is_empty()
+    }
+}
+
+fn same_facts(one: &Statement, other: &Statement) -> bool {
+    one.class == other.class
+        && one.traits == other.traits
+        && one.tag == other.tag
+        && one.functions == other.functions
+        && one.relations == other.relations
+}
+
+fn refuse(code: &str, statement: &Statement, number: usize, what: &str, instead: &str) -> Decision {
+    let tag = clean(&statement.tag);
+    let subject = if tag.is_empty() { format!("statement {number}") } else { format!("statement {number} (`{tag}`)") };
+    Decision::deny(code, format!("{subject} {what}; {instead}"), format!("{subject} {what}"))
+}
+
+/// Names come from the caller's SQL: they are shown without anything that could break a line.
+fn clean(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(128).collect()
+}
+
+fn meaning(flag: StatementTraits) -> &'static str {
+    const MEANINGS: [(StatementTraits, &str); 11] = [
+        (StatementTraits::DATA_MODIFYING_CTE, "its WITH clause changes data"),
+        (StatementTraits::DYNAMIC_SQL, "it executes text that is not visible"),
+        (StatementTraits::VOLATILE_FUNCTION, "it calls a volatile function"),
+        (StatementTraits::SERVER_FILE, "it reads or writes the server's files"),
+        (StatementTraits::NETWORK, "it may contact other servers"),
+        (StatementTraits::SESSION_SETTING, "it changes a setting of the session"),
+        (StatementTraits::OPAQUE_BODY, "it has a body that was not looked into"),
+        (StatementTraits::NO_WHERE, "it changes every row of a table"),
+        (StatementTraits::UNQUALIFIED_RELATION, "it names a relation without its schema"),
+        (StatementTraits::UNKNOWN_FUNCTION, "it calls a function that is not one of Postgres' own"),
+        (StatementTraits::RELATIONS_UNKNOWN, "its relations and functions are not known"),
+    ];
+    MEANINGS.iter().find(|(one, _)| *one == flag).map_or("", |(_, text)| text)
+}
+
+fn read_tags(tags: Vec<String>, path: &str, problems: &mut Problems) -> Vec<String> {
+    for (index, tag) in tags.iter().enumerate() {
+        let words = tag.split(' ').all(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase()));
+        if !words {
+            problems.add(
+                format!("{path}[{index}]"),
+                format!(
+                    "`{}` is not keywords in capitals with single spaces between, `DROP TABLE` for instance",
+                    clean(tag)
+                ),
+            );
+        }
+    }
+    tags
+}
+
+fn begins_with_any(tag: &str, list: &[String]) -> bool {
+    list.iter().any(|keywords| begins_with(tag, keywords))
+}
+
+/// Returns whether the tag begins with these whole keywords.
+fn begins_with(tag: &str, keywords: &str) -> bool {
+    tag.strip_prefix(keywords).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+}
+
+impl Classes {
+    const ALL: Self = Self(u32::MAX);
+
+    fn read(words: &[String], path: &str, problems: &mut Problems) -> Self {
+        let mut set = Self(0);
+        for class in problems.words(path, words, StatementClass::WORDS) {
+            if class == StatementClass::Unparsed {
+                problems.add(path, "`unparsed` is no class to allow or deny here; set `unparsed` instead");
+            }
+            set.0 |= Self::bit(class);
+        }
+        set
+    }
+
+    fn bit(class: StatementClass) -> u32 {
+        1 << class as u8
+    }
+
+    fn remove(&mut self, other: Self) {
+        self.0 &= !other.0;
+    }
+
+    fn contains(self, class: StatementClass) -> bool {
+        self.0 & Self::bit(class) != 0
+    }
+
+    /// Returns the classes in a sentence.
+    fn quoted(self) -> String {
+        let is_shown = |class: StatementClass| {
+            self.contains(class) && class != StatementClass::Unparsed && class != StatementClass::Empty
+        };
+        let words: Vec<_> = StatementClass::WORDS
+            .iter()
+            .filter(|(class, _)| is_shown(*class))
+            .map(|(_, word)| format!("`{word}`"))
+            .collect();
+        if words.is_empty() { "none".to_owned() } else { words.join(", ") }
+    }
+}
+
+impl RelationRule {
+    fn read_all(list: Vec<RelationSettings>, path: &str, problems: &mut Problems) -> Vec<Self> {
+        let mut rules = Vec::with_capacity(list.len());
+        for (index, relation) in list.into_iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            let access = match &relation.access {
+                Some(words) => {
+                    if words.is_empty() {
+                        problems.add(format!("{path}.access"), "an empty list is no access; leave it out for all");
+                    }
+                    problems.words(&format!("{path}.access"), words, Access::WORDS)
+                }
+                None => Access::WORDS.iter().map(|(access, _)| *access).collect(),
+            };
+            let bare = relation.name.rsplit_once('.').and_then(|(_, bare)| Pattern::new(bare).ok());
+            match Pattern::new(&relation.name) {
+                Ok(name) => rules.push(Self { name, bare, access }),
+                Err(message) => problems.add(format!("{path}.name"), message),
+            }
+        }
+        rules
+    }
+
+    fn allows(&self, relation: &Relation) -> bool {
+        self.access.contains(&relation.access) && self.name.matches(&relation.name)
+    }
+
+    /// What is written without a schema may be in any.
+    fn denies(&self, relation: &Relation) -> bool {
+        let name = &relation.name;
+        let anywhere = !name.contains('.') && self.bare.as_ref().is_some_and(|bare| bare.matches(name));
+        // What is written with one may be what a pattern without one means.
+        let bare = name.rsplit('.').next().unwrap_or(name);
+        let somewhere = self.bare.is_none() && self.name.matches(bare);
+        self.access.contains(&relation.access) && (anywhere || somewhere || self.name.matches(name))
+    }
+
+    fn shown(list: &[Self]) -> String {
+        let names: Vec<_> = list.iter().take(8).map(|rule| format!("`{}`", rule.name.as_str())).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    }
+}
+
+pgsandbox_policy::export!(StatementGuard);
+
+#[cfg(test)]
+mod tests {
+    use pgsandbox_policy::{Verdict, testing};
+
+    use super::*;
+
+    #[test]
+    fn the_description_fits_the_settings() {
+        testing::check_description::<StatementGuard>(include_str!("../default.json"));
+    }
+
+    #[test]
+    fn the_cases_come_out_as_expected() {
+        testing::check_cases::<StatementGuard>(include_str!("../cases.toml"), include_str!("../default.json"));
+    }
+
+    #[test]
+    fn every_fault_is_reported() {
+        let settings = r#"{"deny_classes":["cluster","dcl","unparsed"],"deny_tags":["drop table"],"deny_traits":["net"],
+            "deny_relations":[{"name":"","access":["reading"]}],"unknown":"maybe","profiles":[{"unparsed":"no"}]}"#;
+        let paths: Vec<_> = testing::problems::<StatementGuard>(settings).into_iter().map(|(path, _)| path).collect();
+        assert_eq!(
+            paths,
+            [
+                "deny_classes[1]",
+                "deny_classes",
+                "deny_traits[0]",
+                "unknown",
+                "deny_tags[0]",
+                "deny_relations[0].access[0]",
+                "deny_relations[0].name",
+                "profiles[0].match",
+                "profiles[0].unparsed",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_class_has_a_bit_of_its_own() {
+        let mut all = 0_u32;
+        for (class, word) in StatementClass::WORDS {
+            assert_eq!(all & Classes::bit(*class), 0, "{word}");
+            all |= Classes::bit(*class);
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_statement() {
+        let policy: StatementGuard = testing::configured(r#"{"deny_tags":["DROP TABLE"]}"#);
+        let statement = |tag: &str| Statement {
+            class: StatementClass::Ddl,
+            tag: tag.into(),
+            traits: StatementTraits::empty(),
+            relations: Vec::new(),
+            functions: Vec::new(),
+            read_only_safe: false,
+            text: None,
+        };
+        let mut request = testing::request("run_sql");
+        request.statements = vec![statement("CREATE TABLE"), statement("DROP TABLESPACE"), statement("DROP TABLE")];
+        match policy.evaluate(&request).verdict {
+            Verdict::Deny(denial) => assert!(denial.message.starts_with("statement 3 (`DROP TABLE`)"), "{denial:?}"),
+            Verdict::Pass | Verdict::Abstain => panic!("not refused"),
+        }
+    }
+
+    #[test]
+    fn a_bad_statement_among_many_alike_is_found() {
+        let policy: StatementGuard = testing::configured(r#"{"deny_functions":["pg_read_file"]}"#);
+        let statement = |function: &str| Statement {
+            class: StatementClass::Read,
+            tag: "SELECT".into(),
+            traits: StatementTraits::empty(),
+            relations: Vec::new(),
+            functions: vec![function.into()],
+            read_only_safe: false,
+            text: None,
+        };
+        let mut request = testing::request("run_sql");
+        request.statements = vec![statement("lower"); 1000];
+        assert_eq!(policy.evaluate(&request), Decision::pass());
+        request.statements.insert(500, statement("pg_read_file"));
+        match policy.evaluate(&request).verdict {
+            Verdict::Deny(denial) => assert!(denial.message.starts_with("statement 501"), "{denial:?}"),
+            Verdict::Pass | Verdict::Abstain => panic!("not refused"),
+        }
+    }
+
+    #[test]
+    fn rules_for_a_profile_hold_where_the_profile_is_not_known() {
+        let policy: StatementGuard =
+            testing::configured(r#"{"profiles":[{"match":["prod"],"allow_classes":["read"]}]}"#);
+        let mut request = testing::request("run_sql");
+        request.statements = vec![Statement {
+            class: StatementClass::Write,
+            tag: "DELETE".into(),
+            traits: StatementTraits::empty(),
+            relations: Vec::new(),
+            functions: Vec::new(),
+            read_only_safe: false,
+            text: None,
+        }];
+        assert_eq!(policy.evaluate(&request), Decision::pass());
+        request.server = None;
+        assert!(matches!(policy.evaluate(&request).verdict, Verdict::Deny(_)));
+    }
+}

@@ -1,0 +1,253 @@
+//! The book of token buckets in the state directory, shared by every process on it.
+//!
+//! One file for each account, named by the digest of its owner. A file has two places of fixed size, each
+//! with a number and a digest; a change, made under the file's `flock`, goes to the place that is not the
+//! newest, so one that is cut short leaves the state before it, whose call was then never admitted. A file
+//! without a whole place refuses the call. Files are written in place and not synced, which keeps a charge
+//! at some microseconds: replacing a file by another makes file systems write it out at once. A budget that
+//! a power cut takes back is refilled, never lost.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use sha2::{Digest, Sha256};
+
+use super::book::{ACCOUNT_KEYS_MAX, Book, BookError, Entries, Key};
+
+/// The longest wait for an account that others change: a change takes some 10 µs, so more means a stopped process.
+pub const BOOK_WAIT_MS_MAX: u64 = 250;
+/// The pause between two attempts at a lock.
+const LOCK_PAUSE: Duration = Duration::from_micros(200);
+/// The first bytes of a place, with the format's version.
+const MAGIC: &[u8; 16] = b"pgsandbox book 1";
+/// [`MAGIC`], the state's number, and how many entries follow.
+const HEADER_BYTES: usize = MAGIC.len() + 8 + 4;
+/// Key and number.
+const ENTRY_BYTES: usize = 32 + 8;
+/// The digest of all before it.
+const DIGEST_BYTES: usize = 32;
+/// The size of a place, in bytes: whole pages that hold the largest account. Unused parts take no room on disk.
+const PLACE_BYTES: usize = (HEADER_BYTES + ACCOUNT_KEYS_MAX * ENTRY_BYTES + DIGEST_BYTES).next_multiple_of(4096);
+/// What is read of a place at first: most accounts fit.
+const FIRST_READ_BYTES: usize = 1024;
+
+/// A book in a directory of its own.
+#[derive(Debug)]
+pub struct FileBook {
+    directory: PathBuf,
+}
+
+impl FileBook {
+    /// Opens the book in `directory`, which is made if it is missing.
+    ///
+    /// # Errors
+    /// Fails if the directory cannot be made, is not this user's, or may be read by others.
+    pub fn open(directory: impl Into<PathBuf>) -> Result<Self, BookError> {
+        let directory = directory.into();
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(&directory, &error)),
+            Ok(()) | Err(_) => {}
+        }
+        let found = directory.symlink_metadata().map_err(|error| io_error(&directory, &error))?;
+        let mine = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
+        if !mine {
+            let detail = "not a directory that only this user may enter (mode 0700)".to_owned();
+            return Err(BookError::Io { path: directory, detail });
+        }
+        Ok(Self { directory })
+    }
+
+    fn path(&self, owner: &str) -> PathBuf {
+        let digest = Sha256::digest(owner.as_bytes());
+        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.directory.join(format!("{name}.book"))
+    }
+}
+
+impl Book for FileBook {
+    fn read(&self, owner: &str) -> Result<Entries, BookError> {
+        let path = self.path(owner);
+        let file = match options().read(true).open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entries::default()),
+            Err(error) => return Err(io_error(&path, &error)),
+        };
+        match read(&file, &path) {
+            // Both places may have been in the middle of a change, one after the other; under the lock none is.
+            Err(BookError::Damaged { .. }) => {
+                lock(&file, &path)?;
+                read(&file, &path).map(|newest| newest.entries)
+            }
+            other => other.map(|newest| newest.entries),
+        }
+    }
+
+    fn update(
+        &self,
+        owner: &str,
+        change: &mut dyn FnMut(&mut Entries) -> Result<(), BookError>,
+    ) -> Result<(), BookError> {
+        let path = self.path(owner);
+        let open = options().read(true).write(true).create(true).open(&path);
+        // The lock ends with the file.
+        let file = open.map_err(|error| io_error(&path, &error))?;
+        lock(&file, &path)?;
+        let newest = read(&file, &path)?;
+        let mut entries = newest.entries.clone();
+        change(&mut entries)?;
+        if entries == newest.entries {
+            return Ok(());
+        }
+        let number = newest.number.saturating_add(1);
+        file.write_all_at(&encode(number, &entries), place(number)).map_err(|error| io_error(&path, &error))
+    }
+}
+
+/// The newest whole state of a file.
+struct Newest {
+    number: u64,
+    entries: Entries,
+}
+
+/// Returns where in its file a state goes.
+const fn place(number: u64) -> u64 {
+    (number % 2) * PLACE_BYTES as u64
+}
+
+fn lock(file: &File, path: &Path) -> Result<(), BookError> {
+    let began = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(io_error(path, &error.into())),
+        }
+        if began.elapsed() >= Duration::from_millis(BOOK_WAIT_MS_MAX) {
+            return Err(BookError::Busy { waited_ms: BOOK_WAIT_MS_MAX });
+        }
+        sleep(LOCK_PAUSE);
+    }
+}
+
+/// Options that follow no link and give others nothing.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
+    options.mode(0o600).custom_flags(flags);
+    options
+}
+
+/// Reads the newer of the two places. A file that was made and never written holds nothing yet.
+fn read(file: &File, path: &Path) -> Result<Newest, BookError> {
+    let places = [place(0), place(1)].map(|at| read_place(file, at));
+    let mut newest: Option<Newest> = None;
+    let mut fault = None;
+    for read in places {
+        match read.map_err(|error| io_error(path, &error))? {
+            Place::Whole(found) if newest.as_ref().is_none_or(|known| known.number < found.number) => {
+                newest = Some(found);
+            }
+            Place::Whole(_) | Place::Absent => {}
+            Place::Damaged(detail) => fault = Some(detail),
+        }
+    }
+    match (newest, fault) {
+        (Some(newest), _) => Ok(newest),
+        (None, Some(detail)) => Err(BookError::Damaged { path: path.to_owned(), detail }),
+        (None, None) => Ok(Newest { number: 0, entries: Entries::default() }),
+    }
+}
+
+/// What is found in a place.
+enum Place {
+    Whole(Newest),
+    /// The file ends before it, or it was skipped over.
+    Absent,
+    Damaged(&'static str),
+}
+
+fn read_place(file: &File, at: u64) -> io::Result<Place> {
+    let mut bytes = vec![0; FIRST_READ_BYTES];
+    let mut filled = fill(file, &mut bytes, at)?;
+    let header = bytes.first_chunk::<HEADER_BYTES>();
+    let Some(count) = header.and_then(|header| header.last_chunk::<4>()).map(|count| u32::from_be_bytes(*count)) else {
+        return Ok(Place::Absent);
+    };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if count > ACCOUNT_KEYS_MAX {
+        return Ok(Place::Damaged("it holds more entries than are ever written"));
+    }
+    let size = HEADER_BYTES + count * ENTRY_BYTES + DIGEST_BYTES;
+    if size > bytes.len() {
+        bytes.resize(size, 0);
+        filled = fill(file, &mut bytes, at)?;
+    }
+    if filled == 0 || bytes.iter().take(filled).all(|byte| *byte == 0) {
+        return Ok(Place::Absent);
+    }
+    if filled < size {
+        return Ok(Place::Damaged("it is cut short"));
+    }
+    bytes.truncate(size);
+    Ok(decode(&bytes).map_or_else(Place::Damaged, Place::Whole))
+}
+
+/// Reads as much as there is, up to the buffer's size.
+fn fill(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, at + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+fn encode(number: u64, entries: &Entries) -> Vec<u8> {
+    let count = u32::try_from(entries.0.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + entries.0.len() * ENTRY_BYTES + DIGEST_BYTES);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&number.to_be_bytes());
+    bytes.extend_from_slice(&count.to_be_bytes());
+    for (key, full_at_ns) in &entries.0 {
+        bytes.extend_from_slice(key);
+        bytes.extend_from_slice(&full_at_ns.to_be_bytes());
+    }
+    let digest = Sha256::digest(&bytes);
+    bytes.extend_from_slice(&digest);
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<Newest, &'static str> {
+    const SHORT: &str = "it is cut short";
+    let (body, digest) = bytes.split_last_chunk::<DIGEST_BYTES>().ok_or(SHORT)?;
+    if Sha256::digest(body).as_slice() != digest {
+        return Err("its digest does not fit its contents");
+    }
+    let rest = body.strip_prefix(MAGIC).ok_or("it is of another version")?;
+    let (number, rest) = rest.split_first_chunk::<8>().ok_or(SHORT)?;
+    let (entries, []) = rest.get(4..).ok_or(SHORT)?.as_chunks::<ENTRY_BYTES>() else { return Err(SHORT) };
+    let mut decoded: BTreeMap<Key, u64> = BTreeMap::new();
+    for entry in entries {
+        let (key, full_at_ns) = entry.split_first_chunk::<32>().ok_or(SHORT)?;
+        decoded.insert(*key, full_at_ns.try_into().map(u64::from_be_bytes).map_err(|_| SHORT)?);
+    }
+    Ok(Newest { number: u64::from_be_bytes(*number), entries: Entries(decoded) })
+}
+
+fn io_error(path: &Path, error: &io::Error) -> BookError {
+    BookError::Io { path: path.to_owned(), detail: error.to_string() }
+}
+
+#[cfg(test)]
+#[path = "file_book_tests.rs"]
+mod tests;

@@ -1,0 +1,192 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::thread;
+
+use crate::model::{Bucket, Code, Failure, KeyedCharge, Timestamp};
+
+use super::super::Account;
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_unix_ms(1_800_000_000_000);
+
+fn fresh() -> (tempfile::TempDir, PathBuf) {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("rates");
+    (parent, directory)
+}
+
+fn me() -> Account {
+    Account { owner: "me".into(), group: None }
+}
+
+fn call(burst: u32) -> [KeyedCharge; 1] {
+    let bucket = Bucket { name: "calls".into(), burst, per_interval: 1, interval_ms: 60_000 };
+    [KeyedCharge { policy: "rate".into(), bucket, cost: 1 }]
+}
+
+fn charge(book: &FileBook, burst: u32) -> Result<(), BookError> {
+    (book as &dyn Book).charge(&me(), &call(burst), NOW)
+}
+
+#[test]
+fn several_books_on_one_directory_share_their_budgets() {
+    let (_parent, directory) = fresh();
+    FileBook::open(&directory).unwrap();
+    let directory = Arc::new(directory);
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let directory = Arc::clone(&directory);
+            thread::spawn(move || {
+                let book = FileBook::open(directory.as_path()).unwrap();
+                // On a busy machine a lock may be long in coming: that is no answer of the budget's.
+                let taken = |_: &i32| loop {
+                    match charge(&book, 20) {
+                        Ok(()) => return true,
+                        Err(BookError::Busy { .. }) => {}
+                        Err(BookError::Used { .. }) => return false,
+                        Err(error) => panic!("{error:?}"),
+                    }
+                };
+                (0..10).filter(taken).count()
+            })
+        })
+        .collect();
+    let taken: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(taken, 20, "eight books took eighty times from a bucket of twenty");
+}
+
+#[test]
+fn a_book_outlives_its_process_and_full_accounts_are_forgotten() {
+    let (_parent, directory) = fresh();
+    charge(&FileBook::open(&directory).unwrap(), 2).unwrap();
+    let book = FileBook::open(&directory).unwrap();
+    charge(&book, 2).unwrap();
+    assert!(charge(&book, 2).is_err());
+    (&book as &dyn Book).refund(&me(), &call(2), NOW).unwrap();
+    (&book as &dyn Book).refund(&me(), &call(2), NOW).unwrap();
+    assert_eq!(book.read("me").unwrap(), Entries::default());
+}
+
+/// Damages the file of an account that was charged `charges` times.
+fn damaged(charges: usize, damage: impl Fn(&mut Vec<u8>)) -> (Result<(), BookError>, Result<Entries, BookError>) {
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    for _ in 0..charges {
+        charge(&book, 5).unwrap();
+    }
+    let path = book.path("me");
+    let mut bytes = std::fs::read(&path).unwrap();
+    damage(&mut bytes);
+    std::fs::write(&path, &bytes).unwrap();
+    let read = book.read("me");
+    let charged = charge(&book, 5);
+    if charged.is_err() {
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "a damaged file is left for an operator to see");
+    }
+    (charged, read)
+}
+
+/// The places of the first and the second state.
+const FIRST: usize = PLACE_BYTES;
+const SECOND: usize = 0;
+
+fn check_damaged(charges: usize, damage: impl Fn(&mut Vec<u8>)) {
+    let (charged, read) = damaged(charges, damage);
+    let error = charged.unwrap_err();
+    assert!(matches!(error, BookError::Damaged { .. }), "{error:?}");
+    assert_eq!(read, Err(error.clone()));
+    let failure = Failure::from(error);
+    assert_eq!(failure.code, Code::LimitsUnavailable);
+    assert!(failure.audit.unwrap().contains(".book"), "the log names the file");
+}
+
+#[test]
+fn a_damaged_file_refuses() {
+    check_damaged(1, |bytes| bytes.truncate(bytes.len() - 1));
+    check_damaged(1, |bytes| bytes[FIRST + 40] ^= 1);
+    check_damaged(1, |bytes| bytes[FIRST + 24..FIRST + 28].fill(0xff));
+    check_damaged(2, |bytes| {
+        bytes[FIRST] ^= 1;
+        bytes[SECOND] ^= 1;
+    });
+    check_damaged(1, |bytes| {
+        // Of another version, with a fitting digest.
+        let mut other = encode(1, &Entries::default());
+        other[15] = b'2';
+        let body = other.len() - DIGEST_BYTES;
+        let digest = Sha256::digest(&other[..body]);
+        other[body..].copy_from_slice(&digest);
+        bytes.truncate(FIRST);
+        bytes.extend_from_slice(&other);
+    });
+}
+
+#[test]
+fn a_change_that_was_cut_short_leaves_the_state_before_it() {
+    let (charged, read) = damaged(2, |bytes| bytes[SECOND + 30..SECOND + 60].fill(0));
+    let (once, _) = damaged(1, |_| ());
+    assert_eq!((charged, once), (Ok(()), Ok(())));
+    let (_, before) = damaged(1, |_| ());
+    assert_eq!(read, before, "what was charged once is charged once");
+}
+
+#[test]
+fn a_file_that_was_made_and_never_written_holds_nothing() {
+    let (charged, read) = damaged(1, Vec::clear);
+    assert_eq!((charged, read), (Ok(()), Ok(Entries::default())));
+}
+
+#[test]
+fn the_largest_account_fits_its_place() {
+    let key = |n: usize| -> Key { Sha256::digest(n.to_be_bytes()).into() };
+    let full = Entries((0..ACCOUNT_KEYS_MAX).map(|n| (key(n), u64::MAX)).collect());
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    for _ in 0..3 {
+        book.update("me", &mut |entries| {
+            *entries = full.clone();
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(book.read("me").unwrap(), full);
+        book.update("me", &mut |entries| {
+            entries.0.pop_last();
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(book.read("me").unwrap().0.len(), ACCOUNT_KEYS_MAX - 1);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_or_written_refuses() {
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    let path = book.path("me");
+    std::fs::create_dir(&path).unwrap();
+    let failure = Failure::from(charge(&book, 5).unwrap_err());
+    assert_eq!((failure.code, failure.retryable), (Code::LimitsUnavailable, true));
+    std::fs::remove_dir(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    assert!(matches!(charge(&book, 5), Err(BookError::Io { .. })), "links are not followed");
+}
+
+#[test]
+fn an_account_in_use_is_busy_in_the_end() {
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    charge(&book, 5).unwrap();
+    let held = File::open(book.path("me")).unwrap();
+    lock(&held, Path::new("me")).unwrap();
+    assert!(book.read("me").is_ok(), "readers do not wait");
+    assert_eq!(charge(&book, 5), Err(BookError::Busy { waited_ms: BOOK_WAIT_MS_MAX }));
+}
+
+#[test]
+fn a_directory_that_others_may_enter_is_refused() {
+    let (_parent, directory) = fresh();
+    FileBook::open(&directory).unwrap();
+    assert_eq!(std::fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(matches!(FileBook::open(&directory), Err(BookError::Io { .. })));
+}

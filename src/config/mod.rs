@@ -1,0 +1,3 @@
+//! What an operator writes, read into values: raw first, then typed, with all faults reported together.
+
+pub mod policies;

@@ -1,0 +1,185 @@
+use crate::policy::sha256_hex;
+
+use super::*;
+
+fn bundled() -> [Bundled; 2] {
+    let sha256 = |bytes: &[u8]| -> &'static str { Box::leak(sha256_hex(bytes).into_boxed_str()) };
+    [
+        Bundled {
+            name: "quota",
+            component: b"quota's bytes",
+            sha256: sha256(b"quota's bytes"),
+            default_settings: "{\"max_live\": 5, \"max_bytes\": 100}",
+        },
+        Bundled {
+            name: "row-limit",
+            component: b"row-limit's",
+            sha256: sha256(b"row-limit's"),
+            default_settings: "{}",
+        },
+    ]
+}
+
+fn specs(text: &str) -> Vec<Spec> {
+    parse(text, Path::new("/etc/policies.toml"), &bundled()).unwrap()
+}
+
+/// Expects exactly these faults, as (path, a part of the message).
+fn check_faults(text: &str, expected: &[(&str, &str)]) {
+    let error = parse(text, Path::new("/nowhere/policies.toml"), &bundled()).unwrap_err();
+    let found: Vec<_> = error.faults.iter().map(|fault| fault.path.as_str()).collect();
+    let paths: Vec<_> = expected.iter().map(|(path, _)| *path).collect();
+    assert_eq!(found, paths, "{error}");
+    for (fault, (_, says)) in error.faults.iter().zip(expected) {
+        assert!(fault.message.contains(says), "`{}` does not say `{says}`", fault.message);
+    }
+}
+
+#[test]
+fn a_short_file_is_enough() {
+    let specs = specs("[[policy]]\nsource = \"quota\"");
+    assert_eq!(specs.len(), 1);
+    assert_eq!((specs[0].name.as_str(), specs[0].mode), ("quota", Mode::Enforce));
+    assert_eq!(specs[0].settings, "{\"max_bytes\":100,\"max_live\":5}");
+    assert_eq!(specs[0].limits, Limits::default());
+    assert_eq!(specs[0].pin.as_deref(), Some(bundled()[0].sha256));
+    assert!(!specs[0].sees_text);
+}
+
+#[test]
+fn layers_replace_whole_keys_of_those_beneath() {
+    let specs = specs(
+        r#"
+        [[policy]]
+        source = "quota"
+        name = "mine"
+        mode = "shadow"
+        sees_text = true
+        settings = { max_live = 3, nested = { z = 1, a = [1.5, true, "x"] } }
+        owners."team-*" = { max_live = 10 }
+        owners.solo = { nested = { b = 2 } }
+        limits = { fuel = 20000, memory_kib = 256, timeout_ms = 100 }
+        "#,
+    );
+    let spec = &specs[0];
+    assert_eq!((spec.name.as_str(), spec.mode, spec.sees_text), ("mine", Mode::Shadow, true));
+    assert_eq!(spec.settings, r#"{"max_bytes":100,"max_live":3,"nested":{"a":[1.5,true,"x"],"z":1}}"#);
+    let section = |pattern: &str, settings: &str| Section { pattern: pattern.into(), settings: settings.into() };
+    assert_eq!(
+        spec.sections,
+        [
+            section("solo", r#"{"max_bytes":100,"max_live":3,"nested":{"b":2}}"#),
+            section("team-*", r#"{"max_bytes":100,"max_live":10,"nested":{"a":[1.5,true,"x"],"z":1}}"#),
+        ]
+    );
+    assert_eq!(spec.limits, Limits { fuel: 20_000, memory_bytes: 256 << 10, timeout_ms: 100 });
+}
+
+#[test]
+fn equal_settings_have_equal_texts() {
+    let one = specs("[[policy]]\nsource = 'row-limit'\nsettings = { a = { x = 1, y = 2 }, b = 1 }");
+    let two = specs("[[policy]]\nsource = 'row-limit'\n[policy.settings]\nb = 1\na.y = 2\na.x = 1");
+    assert_eq!(one, two);
+}
+
+#[test]
+fn a_file_is_found_beside_the_toml_and_must_have_its_digest() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("own.wasm"), "own").unwrap();
+    let path = directory.path().join("policies.toml");
+    let digest = sha256_hex(b"own");
+    std::fs::write(&path, format!("[[policy]]\nsource = \"own.wasm\"\ndigest = \"sha256:{digest}\"")).unwrap();
+    let specs = load(&path, &bundled()).unwrap();
+    assert_eq!((specs[0].name.as_str(), specs[0].component.bytes()), ("own", b"own".as_slice()));
+    assert_eq!((specs[0].settings.as_str(), specs[0].pin.as_ref()), ("{}", Some(&digest)));
+    std::fs::write(directory.path().join("own.wasm"), "other").unwrap();
+    let error = load(&path, &bundled()).unwrap_err();
+    assert_eq!(error.faults[0].path, "policy[0].digest");
+    assert_eq!(Failure::from(error).code, Code::InvalidConfiguration);
+}
+
+#[test]
+fn every_fault_is_reported_with_its_path() {
+    check_faults(
+        r#"
+        polices = 1
+        [[policy]]
+        source = "quotta"
+        mod = "shadow"
+        mode = "shadwo"
+        digest = "abc"
+        sees_text = "yes"
+        settings = { since = 2026-01-01, ratio = nan }
+        owners."" = { max_live = 1 }
+        owners.x = 3
+        limits = { fule = 1, fuel = -1, timeout_ms = "1s" }
+        [[policy]]
+        name = "No Name"
+        [[policy]]
+        source = "oci://registry/quota"
+        [[policy]]
+        source = "./missing.wasm"
+        "#,
+        &[
+            ("", "no key `polices`; is `policy` meant?"),
+            ("policy[0]", "no key `mod`; is `mode` meant?"),
+            ("policy[0].source", "no bundled policy `quotta`; is `quota` meant?"),
+            ("policy[0].mode", "`shadwo` is no mode; is `shadow` meant?"),
+            ("policy[0].sees_text", "`true` or `false` is wanted here, and it is string"),
+            ("policy[0].digest", "64 lower-case hexadecimal digits"),
+            ("policy[0].limits", "no key `fule`; is `fuel` meant?"),
+            ("policy[0].limits.fuel", "a whole number"),
+            ("policy[0].limits.timeout_ms", "a whole number"),
+            ("policy[0].settings.ratio", "no `nan`"),
+            ("policy[0].settings.since", "no dates"),
+            ("policy[0].owners.\"\"", "has no name"),
+            ("policy[0].owners.\"x\"", "a table is wanted here, and it is integer"),
+            ("policy[1]", "`source` is missing"),
+            ("policy[1].name", "lower-case letters"),
+            ("policy[2].source", "not supported yet"),
+            ("policy[3].source", "/nowhere/./missing.wasm"),
+        ],
+    );
+}
+
+#[test]
+fn files_that_say_nothing_or_too_much_are_refused() {
+    check_faults("", &[("", "no policy is named")]);
+    check_faults("policy = 1", &[("policy", "a list of tables")]);
+    check_faults("policy = [1]", &[("policy[0]", "a table is wanted")]);
+    check_faults("[[policy]]\nsource = \"quota\"\nsource = \"x\"", &[("", "line 3: duplicate key")]);
+    check_faults(
+        "[[policy]]\nsource = 'quota'\n[[policy]]\nsource = 'quota'",
+        &[("policy", "two policies have the name `quota`")],
+    );
+    let deep = format!("[[policy]]\nsource = 'quota'\nsettings.a = {}1{}", "[".repeat(20), "]".repeat(20));
+    let error = parse(&deep, Path::new("p"), &bundled()).unwrap_err();
+    assert!(error.to_string().contains("nested deeper than 16"), "{error}");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("p.toml");
+    std::fs::write(&path, " ".repeat(POLICY_FILE_BYTES_MAX as usize + 1)).unwrap();
+    assert!(load(&path, &bundled()).unwrap_err().to_string().contains("more than 1048576 bytes"));
+    std::fs::write(&path, [0xff]).unwrap();
+    assert!(load(&path, &bundled()).unwrap_err().to_string().contains("no UTF-8"));
+    assert!(load(&directory.path().join("none"), &bundled()).unwrap_err().to_string().contains("cannot be read"));
+}
+
+#[test]
+fn a_fault_of_syntax_does_not_quote_the_line() {
+    let error = parse("[[policy]]\nsource = 'quota' s3cret", Path::new("p"), &bundled()).unwrap_err();
+    assert!(error.faults[0].message.starts_with("line 2: "), "{error}");
+    assert!(!error.to_string().contains("s3cret"), "{error}");
+}
+
+#[test]
+fn without_a_file_the_bundled_policies_apply() {
+    let specs = defaults(&bundled()).unwrap();
+    let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    assert_eq!(names, ["quota", "row-limit"]);
+    assert_eq!(specs[0].settings, "{\"max_bytes\":100,\"max_live\":5}");
+    let other = Bundled { component: b"other", ..bundled()[0] };
+    assert!(defaults(&[other]).unwrap_err().to_string().contains("not the one this program was built for"));
+    assert!(parse("[[policy]]\nsource = 'quota'", Path::new("p"), &[other]).is_err());
+    let broken = Bundled { default_settings: "[]", ..bundled()[0] };
+    assert!(defaults(&[broken]).unwrap_err().to_string().contains("default settings"));
+}

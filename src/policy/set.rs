@@ -1,0 +1,384 @@
+//! One generation of policies: loaded together, asked together.
+//!
+//! A set never changes. It holds every policy configured for every owners' section, so deciding reads
+//! no settings, matches one owner and runs the concerned policies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::model::{
+    Balance, Bucket, Code, Context, Decision, Failure, Generation, Mode, PolicyFault, PolicyReport, Said,
+};
+
+use super::merge::{Part, merge};
+use super::owners::Owners;
+use super::spec::hex;
+use super::{
+    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, FUEL_MAX, FUEL_MIN, Limits, Loaded, Loader,
+    MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, POLICIES_MAX, Request, SECTIONS_MAX, SETTINGS_BYTES_MAX, Spec, TIMEOUT_MS_MAX,
+    TIMEOUT_MS_MIN, answer, sha256_hex,
+};
+
+/// What a limit's origin says where no policy set it: no policy may pass for one of these.
+const RESERVED_NAMES: [&str; 3] = ["core", "profile", "request"];
+
+/// A loaded generation of policies.
+pub struct Set {
+    /// Sorted by name.
+    policies: Vec<Policy>,
+    generation: Generation,
+}
+
+/// A loaded policy, for records and reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyInfo {
+    /// The name in records.
+    pub name: String,
+    /// What it says of itself.
+    pub description: Description,
+    /// Whether its word counts.
+    pub mode: Mode,
+    /// The component's digest.
+    pub component_sha256: String,
+    /// The digest of its settings, all sections together.
+    pub settings_sha256: String,
+    /// Whether statements' texts are shown to it.
+    pub sees_text: bool,
+}
+
+struct Policy {
+    info: PolicyInfo,
+    owners: Owners,
+    base: Configured,
+    sections: Vec<Configured>,
+}
+
+impl Policy {
+    fn configured(&self, owner: &str) -> &Configured {
+        self.owners.resolve(owner).and_then(|index| self.sections.get(index)).unwrap_or(&self.base)
+    }
+}
+
+/// Why a set could not be loaded: every fault of every policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    /// At least one, sorted.
+    pub faults: Vec<LoadFault>,
+}
+
+/// One fault of one policy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LoadFault {
+    /// The policy's name; empty for the set as a whole.
+    pub policy: String,
+    /// Where in the policy's configuration, `settings.max_live` for instance; empty for the whole.
+    pub path: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for LoadFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.policy.as_str(), self.path.as_str()) {
+            ("", _) => f.write_str(&self.message),
+            (policy, "") => write!(f, "policy `{policy}`: {}", self.message),
+            (policy, path) => write!(f, "policy `{policy}`, `{path}`: {}", self.message),
+        }
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the policies cannot be loaded")?;
+        self.faults.iter().try_for_each(|fault| write!(f, "; {fault}"))
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl From<&LoadError> for Failure {
+    fn from(error: &LoadError) -> Self {
+        Self::new(Code::PolicyNotReady, "the policies are not loaded; the request was not run")
+            .hint("`pgsandbox doctor` lists what is wrong with them")
+            .audit(error.to_string())
+    }
+}
+
+impl Set {
+    /// Loads and configures every policy. `number` is the generation's.
+    ///
+    /// # Errors
+    /// Returns every fault of every policy.
+    pub fn load(loader: &dyn Loader, specs: &[Spec], number: u64) -> Result<Self, LoadError> {
+        let mut faults = set_faults(specs);
+        let mut policies = Vec::new();
+        if faults.is_empty() {
+            for spec in specs {
+                match load_policy(loader, spec) {
+                    Ok(policy) => policies.push(policy),
+                    Err(found) => faults.extend(found),
+                }
+            }
+        }
+        if !faults.is_empty() {
+            faults.sort();
+            return Err(LoadError { faults });
+        }
+        policies.sort_by(|a, b| a.info.name.cmp(&b.info.name));
+        Ok(Self { policies, generation: Generation { number, digest: digest(specs) } })
+    }
+
+    /// Returns which generation this is.
+    pub fn generation(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// Returns the policies, sorted by name.
+    pub fn policies(&self) -> impl Iterator<Item = &PolicyInfo> {
+        self.policies.iter().map(|policy| &policy.info)
+    }
+
+    /// Returns whether a policy that is concerned is shown the statements' texts: only then need a context hold them.
+    pub fn sees_text(&self, context: &Context) -> bool {
+        self.policies.iter().any(|policy| policy.info.sees_text && concerned(policy, context))
+    }
+
+    /// Returns the buckets, with their policies, that the concerned policies may charge: whose balances they are shown.
+    pub fn buckets(&self, context: &Context) -> Vec<(String, Bucket)> {
+        let concerned = self.policies.iter().filter(|policy| concerned(policy, context));
+        concerned
+            .flat_map(|policy| {
+                let buckets = &policy.configured(&context.principal.owner).buckets;
+                buckets.iter().map(|bucket| (policy.info.name.clone(), bucket.clone()))
+            })
+            .collect()
+    }
+
+    /// Asks every concerned policy and merges what they say. `balances` are those of [`Set::buckets`].
+    pub fn decide(&self, context: &Context, balances: &[Balance]) -> Decision {
+        let parts = self.policies.iter().map(|policy| ask(policy, context, balances)).collect();
+        merge(context, parts, self.generation.clone())
+    }
+}
+
+impl fmt::Debug for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Set").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+fn concerned(policy: &Policy, context: &Context) -> bool {
+    policy.info.description.concerned(context.operation, context.phase)
+}
+
+fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<'a> {
+    let configured = policy.configured(&context.principal.owner);
+    let (said, elapsed_us, fuel) = if concerned(policy, context) {
+        let own: Vec<Balance> = balances.iter().filter(|balance| balance.policy == policy.info.name).cloned().collect();
+        let request = Request { context, balances: &own, with_text: policy.info.sees_text };
+        let evaluation = configured.evaluator.evaluate(&request);
+        let said = evaluation.answer.and_then(|decision| {
+            answer::check(&policy.info.description, &configured.buckets, &decision)?;
+            Ok(decision)
+        });
+        (said.map_or_else(Said::Failed, Said::Decided), evaluation.elapsed_us, evaluation.fuel)
+    } else {
+        (Said::NotConcerned, 0, 0)
+    };
+    let saw_text = policy.info.sees_text && said != Said::NotConcerned && !context.statement_texts.is_empty();
+    let report = PolicyReport {
+        policy: policy.info.name.clone(),
+        mode: policy.info.mode,
+        said,
+        elapsed_us,
+        fuel,
+        replayable: !saw_text,
+    };
+    Part { report, buckets: &configured.buckets, covers: policy.info.description.covers(context.operation) }
+}
+
+/// Finds fault with what can be seen before anything is compiled.
+fn set_faults(specs: &[Spec]) -> Vec<LoadFault> {
+    let mut faults = Vec::new();
+    let mut add = |policy: &str, path: &str, message: String| {
+        faults.push(LoadFault { policy: policy.to_owned(), path: path.to_owned(), message });
+    };
+    if specs.len() > POLICIES_MAX {
+        add("", "", format!("{} policies are named, over the limit of {POLICIES_MAX}", specs.len()));
+    }
+    let mut names = BTreeSet::new();
+    for spec in specs {
+        if RESERVED_NAMES.contains(&spec.name.as_str()) {
+            add(&spec.name, "name", "the name stands for what is no policy; give the policy another".to_owned());
+        }
+        if !names.insert(&spec.name) {
+            add(&spec.name, "name", "the name is used twice; give one of the two another".to_owned());
+        }
+        let size = spec.component.bytes().len();
+        if size > COMPONENT_BYTES_MAX {
+            add(
+                &spec.name,
+                "source",
+                format!("the component has {size} bytes, over the limit of {COMPONENT_BYTES_MAX}"),
+            );
+        }
+        if let Some(pin) = spec.pin.as_ref().filter(|pin| pin.as_str() != spec.component.sha256()) {
+            let is = spec.component.sha256();
+            add(&spec.name, "digest", format!("the component's digest is `{is}`, not the pinned `{pin}`"));
+        }
+        if spec.sections.len() > SECTIONS_MAX {
+            add(&spec.name, "owners", format!("{} sections, over the limit of {SECTIONS_MAX}", spec.sections.len()));
+        }
+        let sections = spec.sections.iter().map(|section| (format!("owners.{}", section.pattern), &section.settings));
+        for (path, settings) in sections.chain([("settings".to_owned(), &spec.settings)]) {
+            if settings.len() > SETTINGS_BYTES_MAX {
+                add(
+                    &spec.name,
+                    &path,
+                    format!("{} bytes as JSON, over the limit of {SETTINGS_BYTES_MAX}", settings.len()),
+                );
+            }
+        }
+        let Limits { fuel, memory_bytes, timeout_ms } = spec.limits;
+        let bounds = [
+            ("limits.fuel", fuel, FUEL_MIN, FUEL_MAX),
+            (
+                "limits.memory_kib",
+                memory_bytes as u64 >> 10,
+                MEMORY_BYTES_MIN as u64 >> 10,
+                MEMORY_BYTES_MAX as u64 >> 10,
+            ),
+            ("limits.timeout_ms", timeout_ms, TIMEOUT_MS_MIN, TIMEOUT_MS_MAX),
+        ];
+        for (path, value, min, max) in bounds {
+            if !(min..=max).contains(&value) {
+                add(&spec.name, path, format!("{value} is not between {min} and {max}"));
+            }
+        }
+    }
+    faults
+}
+
+fn load_policy(loader: &dyn Loader, spec: &Spec) -> Result<Policy, Vec<LoadFault>> {
+    let fault = |path: &str, message: String| LoadFault { policy: spec.name.clone(), path: path.to_owned(), message };
+    let mut faults = Vec::new();
+    let owners = Owners::new(spec.sections.iter().map(|section| section.pattern.as_str())).unwrap_or_else(|found| {
+        faults.extend(found.into_iter().map(|message| fault("owners", message)));
+        Owners::default()
+    });
+    let loaded = match loader.load(spec) {
+        Ok(loaded) => loaded,
+        Err(message) => {
+            faults.push(fault("source", message));
+            return Err(faults);
+        }
+    };
+    if let Err(PolicyFault { detail, .. }) = answer::check_description(loaded.description()) {
+        faults.push(fault("source", format!("its description is out of bounds: {detail}")));
+        return Err(faults);
+    }
+    // Sections with equal settings are configured and compiled once.
+    let mut done: BTreeMap<&str, Configured> = BTreeMap::new();
+    let mut configure = |path: &str, settings: &'_ str, faults: &mut Vec<LoadFault>| -> Option<Configured> {
+        let key = std::iter::once(&spec.settings).chain(spec.sections.iter().map(|section| &section.settings));
+        let key = key.map(String::as_str).find(|known| *known == settings)?;
+        if let Some(configured) = done.get(key) {
+            return Some(Configured {
+                buckets: configured.buckets.clone(),
+                evaluator: std::sync::Arc::clone(&configured.evaluator),
+            });
+        }
+        let configured = configure_section(loaded.as_ref(), path, settings, &fault, faults)?;
+        let copy =
+            Configured { buckets: configured.buckets.clone(), evaluator: std::sync::Arc::clone(&configured.evaluator) };
+        done.insert(key, copy);
+        Some(configured)
+    };
+    let base = configure("settings", &spec.settings, &mut faults);
+    let mut sections = Vec::new();
+    for section in &spec.sections {
+        let path = format!("owners.{}", section.pattern);
+        sections.extend(configure(&path, &section.settings, &mut faults));
+    }
+    let Some(base) = base.filter(|_| faults.is_empty()) else { return Err(faults) };
+    let info = PolicyInfo {
+        name: spec.name.clone(),
+        description: loaded.description().clone(),
+        mode: spec.mode,
+        component_sha256: spec.component.sha256().to_owned(),
+        settings_sha256: settings_digest(spec),
+        sees_text: spec.sees_text,
+    };
+    Ok(Policy { info, owners, base, sections })
+}
+
+fn configure_section(
+    loaded: &dyn Loaded,
+    path: &str,
+    settings: &str,
+    fault: &dyn Fn(&str, String) -> LoadFault,
+    faults: &mut Vec<LoadFault>,
+) -> Option<Configured> {
+    match loaded.configure(settings) {
+        Ok(configured) => match answer::check_buckets(&configured.buckets) {
+            Ok(()) => Some(configured),
+            Err(PolicyFault { detail, .. }) => {
+                faults.push(fault(path, format!("the buckets it makes of these settings are out of bounds: {detail}")));
+                None
+            }
+        },
+        Err(ConfigureError::Problems(problems)) => {
+            faults.extend(problems.into_iter().map(|problem| {
+                let separator = if problem.path.is_empty() { "" } else { "." };
+                fault(&format!("{path}{separator}{}", problem.path), problem.message)
+            }));
+            None
+        }
+        Err(ConfigureError::Fault(PolicyFault { code, detail })) => {
+            faults.push(fault(path, format!("it did not take these settings: {detail} (`{}`)", code.as_str())));
+            None
+        }
+    }
+}
+
+fn settings_digest(spec: &Spec) -> String {
+    let mut sections: Vec<_> = spec.sections.iter().map(|section| (&section.pattern, &section.settings)).collect();
+    sections.sort();
+    let mut text = spec.settings.clone();
+    for (pattern, settings) in sections {
+        text.push('\0');
+        text.push_str(pattern);
+        text.push('\0');
+        text.push_str(settings);
+    }
+    sha256_hex(text.as_bytes())
+}
+
+/// Digests all that can change a decision, whatever the order of the policies.
+fn digest(specs: &[Spec]) -> String {
+    let mut lines: Vec<_> = specs
+        .iter()
+        .map(|spec| {
+            let Limits { fuel, memory_bytes, timeout_ms } = spec.limits;
+            let text = if spec.sees_text { "text" } else { "no text" };
+            [
+                spec.name.as_str(),
+                spec.component.sha256(),
+                &settings_digest(spec),
+                spec.mode.as_str(),
+                &format!("{fuel} {memory_bytes} {timeout_ms}"),
+                text,
+            ]
+            .join("\0")
+        })
+        .collect();
+    lines.sort();
+    let mut hash = Sha256::new();
+    for line in lines {
+        hash.update(line.as_bytes());
+        hash.update(b"\n");
+    }
+    hex(&hash.finalize())
+}

@@ -1,0 +1,416 @@
+//! The kernel without Wasm: policies here are closures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::model::{
+    Balance, Bucket, Charge, Code, Context, Denial, Impact, Limit, Mode, Obligation, Phase, PolicyDecision,
+    PolicyFault, Principal, RequestId, Requested, Said, Timestamp, Transport, Verdict,
+};
+
+use super::*;
+
+type Answer = Result<PolicyDecision, PolicyFault>;
+
+/// A policy that gives one answer.
+#[derive(Clone)]
+struct Fake {
+    description: Description,
+    buckets: Vec<Bucket>,
+    answer: Answer,
+}
+
+fn fake(verdict: Verdict) -> Fake {
+    Fake {
+        description: Description {
+            name: "fake".into(),
+            version: "1".into(),
+            covers: vec!["*".into()],
+            concerns: vec!["*".into()],
+            phases: vec![],
+            codes: vec!["no".into(), "rate_limited".into(), "source_not_allowed".into()],
+            settings_schema: "{}".into(),
+        },
+        buckets: vec![],
+        answer: Ok(PolicyDecision { verdict, obligations: vec![], charges: vec![], warnings: vec![] }),
+    }
+}
+
+fn failing(code: Code) -> Fake {
+    Fake { answer: Err(PolicyFault { code, detail: "why".into() }), ..fake(Verdict::Pass) }
+}
+
+fn deny(code: &str) -> Verdict {
+    let message = format!("refused with {code}");
+    Verdict::Deny(Denial { code: code.into(), message, audit: "for auditors".into(), retry_after_ms: None })
+}
+
+impl Fake {
+    fn with(mut self, change: impl FnOnce(&mut PolicyDecision)) -> Self {
+        change(self.answer.as_mut().unwrap());
+        self
+    }
+
+    fn describing(mut self, change: impl FnOnce(&mut Description)) -> Self {
+        change(&mut self.description);
+        self
+    }
+
+    fn with_bucket(mut self, name: &str) -> Self {
+        self.buckets.push(Bucket { name: name.into(), burst: 10, per_interval: 1, interval_ms: 1000 });
+        self
+    }
+}
+
+impl Loaded for Fake {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn configure(&self, _settings: &str) -> Result<Configured, ConfigureError> {
+        Ok(Configured { buckets: self.buckets.clone(), evaluator: Arc::new(self.clone()) })
+    }
+}
+
+impl Evaluator for Fake {
+    fn evaluate(&self, _request: &Request<'_>) -> Evaluation {
+        Evaluation { answer: self.answer.clone(), elapsed_us: 1, fuel: 1 }
+    }
+}
+
+/// Loads fakes by the names of their specs.
+struct Fakes(Vec<(String, Fake)>);
+
+impl Loader for Fakes {
+    fn load(&self, spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+        let found = self.0.iter().find(|(name, _)| *name == spec.name);
+        found.map(|(_, fake)| Box::new(fake.clone()) as Box<dyn Loaded>).ok_or_else(|| "is no policy".to_owned())
+    }
+}
+
+fn spec(name: &str, mode: Mode) -> Spec {
+    Spec {
+        name: name.into(),
+        component: Component::new(name.as_bytes().to_vec()),
+        pin: None,
+        mode,
+        settings: "{}".into(),
+        sections: vec![],
+        limits: Limits::default(),
+        sees_text: false,
+    }
+}
+
+fn set(policies: &[(&str, Mode, Fake)]) -> Set {
+    let fakes = Fakes(policies.iter().map(|(name, _, fake)| ((*name).to_owned(), fake.clone())).collect());
+    let specs: Vec<_> = policies.iter().map(|(name, mode, _)| spec(name, *mode)).collect();
+    Set::load(&fakes, &specs, 1).unwrap()
+}
+
+fn context(phase: Phase) -> Context {
+    Context {
+        request_id: RequestId::fresh(),
+        phase,
+        operation: "run_sql",
+        impact: Impact::Writes,
+        principal: Principal {
+            subject: "me".into(),
+            owner: "me".into(),
+            groups: vec![],
+            transport: Transport::Cli,
+            client: String::new(),
+        },
+        group_owner: None,
+        now: Timestamp::from_unix_ms(0),
+        server: None,
+        sandbox: None,
+        principal_usage: None,
+        group_usage: None,
+        statements: vec![],
+        statement_texts: vec![],
+        clone_source: None,
+        requested: Requested::default(),
+        outcome: None,
+    }
+}
+
+const ENFORCE: Mode = Mode::Enforce;
+const SHADOW: Mode = Mode::Shadow;
+
+/// Expects the code of the refusal of a set's policies, and the policy it is told of.
+fn check(policies: &[(&str, Mode, Fake)], phase: Phase, expected: Option<(Code, Option<&str>)>) {
+    let decision = set(policies).decide(&context(phase), &[]);
+    let refusal = decision.refusal.map(|refusal| (refusal.code, refusal.policy.map(|(policy, _)| policy)));
+    assert_eq!(refusal, expected.map(|(code, policy)| (code, policy.map(str::to_owned))));
+}
+
+#[test]
+fn the_chain_is_the_least_of_its_verdicts() {
+    let (pass, abstain) = (fake(Verdict::Pass), fake(Verdict::Abstain));
+    let no = fake(deny("no"));
+    check(&[("a", ENFORCE, pass.clone())], Phase::Before, None);
+    check(&[("a", ENFORCE, pass.clone()), ("b", ENFORCE, abstain.clone())], Phase::Before, None);
+    let denied = Some((Code::Denied, Some("b")));
+    check(&[("a", ENFORCE, pass.clone()), ("b", ENFORCE, no.clone())], Phase::Before, denied);
+    check(&[("b", ENFORCE, no.clone()), ("c", ENFORCE, no.clone())], Phase::Before, denied);
+    check(
+        &[("b", ENFORCE, no), ("a", ENFORCE, failing(Code::PolicyTrapped)), ("c", ENFORCE, pass)],
+        Phase::Before,
+        denied,
+    );
+}
+
+#[test]
+fn an_operation_needs_a_pass_of_an_enforced_policy_that_covers_it() {
+    let uncovered = Some((Code::Uncovered, None));
+    let pass = || fake(Verdict::Pass);
+    check(&[], Phase::Before, uncovered);
+    check(&[("a", ENFORCE, fake(Verdict::Abstain))], Phase::Before, uncovered);
+    check(&[("a", SHADOW, pass())], Phase::Before, uncovered);
+    let sees = pass().describing(|d| d.covers = vec!["list_databases".into()]);
+    check(&[("a", ENFORCE, sees)], Phase::Before, uncovered);
+    let covers_unseen = pass().describing(|d| (d.covers, d.concerns) = (vec!["run_sql".into()], vec![]));
+    check(&[("a", ENFORCE, covers_unseen)], Phase::Before, None);
+}
+
+#[test]
+fn a_list_shows_what_could_be_covered_and_takes_nothing() {
+    let uncovered = Some((Code::Uncovered, None));
+    check(&[("a", ENFORCE, fake(Verdict::Abstain))], Phase::Visible, None);
+    check(&[("a", SHADOW, fake(Verdict::Pass))], Phase::Visible, uncovered);
+    let no = fake(deny("no"));
+    check(&[("a", ENFORCE, no.clone())], Phase::Visible, None);
+    let asked = no.describing(|d| d.phases = vec![Phase::Visible]);
+    check(&[("a", ENFORCE, asked)], Phase::Visible, Some((Code::Denied, Some("a"))));
+
+    let charges = fake(Verdict::Pass)
+        .with_bucket("b")
+        .with(|d| d.charges = vec![Charge { bucket: "b".into(), cost: 1 }])
+        .describing(|d| d.phases = vec![Phase::Visible]);
+    let set = set(&[("a", ENFORCE, charges)]);
+    assert_eq!(set.decide(&context(Phase::Visible), &[]).charges, []);
+    assert_eq!(set.decide(&context(Phase::Before), &[]).charges.len(), 1);
+}
+
+#[test]
+fn a_result_was_covered_before_it_was_made() {
+    check(&[("a", ENFORCE, fake(Verdict::Pass))], Phase::After, None);
+    let asked = fake(deny("no")).describing(|d| d.phases = vec![Phase::After]);
+    check(&[("a", ENFORCE, asked)], Phase::After, Some((Code::Denied, Some("a"))));
+}
+
+#[test]
+fn each_failure_refuses_under_its_own_code() {
+    let codes = [
+        Code::PolicyTrapped,
+        Code::PolicyTimeout,
+        Code::PolicyMemory,
+        Code::PolicyOutputInvalid,
+        Code::PolicyNotReady,
+        Code::Busy,
+    ];
+    for code in codes {
+        let policies = [("good", ENFORCE, fake(Verdict::Pass)), ("bad", ENFORCE, failing(code))];
+        check(&policies, Phase::Before, Some((code, Some("bad"))));
+        let shadow = [("good", ENFORCE, fake(Verdict::Pass)), ("bad", SHADOW, failing(code))];
+        check(&shadow, Phase::Before, None);
+    }
+}
+
+#[test]
+fn the_contracts_words_keep_their_place_and_others_are_denied() {
+    for (word, code) in
+        [("rate_limited", Code::RateLimited), ("source_not_allowed", Code::SourceNotAllowed), ("no", Code::Denied)]
+    {
+        let refusal = set(&[("p", ENFORCE, fake(deny(word)))]).decide(&context(Phase::Before), &[]).refusal.unwrap();
+        assert_eq!((refusal.code, refusal.policy), (code, Some(("p".into(), word.into()))));
+        assert_eq!(refusal.audit.as_deref(), Some("for auditors"));
+    }
+    // A word of the contract that is not a policy's to use is no more than its own code.
+    let sneaky = fake(deny("internal")).describing(|d| d.codes = vec!["internal".into()]);
+    check(&[("p", ENFORCE, sneaky)], Phase::Before, Some((Code::Denied, Some("p"))));
+}
+
+#[test]
+fn a_thing_that_must_not_be_seen_is_not_found() {
+    let hides = fake(deny(NOT_FOUND)).describing(|d| d.codes = vec![NOT_FOUND.into()]);
+    let refusal = set(&[("p", ENFORCE, hides)]).decide(&context(Phase::Before), &[]).refusal.unwrap();
+    assert_eq!((refusal.code, refusal.policy), (Code::DatabaseNotFound, None));
+    assert_eq!(refusal.audit.as_deref(), Some("for auditors"));
+}
+
+#[test]
+fn texts_are_wanted_only_where_a_concerned_policy_sees_them() {
+    let fakes = Fakes(vec![(
+        "a".into(),
+        fake(Verdict::Pass).describing(|d| {
+            (d.covers, d.concerns) = (vec![], vec!["run_sql".into()]);
+        }),
+    )]);
+    let sees = |sees_text: bool, operation: &'static str| {
+        let spec = Spec { sees_text, ..spec("a", ENFORCE) };
+        Set::load(&fakes, &[spec], 1).unwrap().sees_text(&Context { operation, ..context(Phase::Before) })
+    };
+    assert!(sees(true, "run_sql"));
+    assert!(!sees(true, "doctor"));
+    assert!(!sees(false, "run_sql"));
+}
+
+#[test]
+fn demands_of_enforced_policies_are_merged_with_their_origin() {
+    let limits = |rows: u64| {
+        fake(Verdict::Pass).with(|d| {
+            d.obligations = vec![Obligation::MaxRows(rows)];
+            d.warnings = vec![format!("{rows} rows")];
+        })
+    };
+    let policies = [("c", SHADOW, limits(1)), ("b", ENFORCE, limits(5)), ("a", ENFORCE, limits(9))];
+    let decision = set(&policies).decide(&context(Phase::Before), &[]);
+    assert_eq!(decision.obligations.max_rows, Some(Limit { value: 5, set_by: "b".into() }));
+    assert_eq!(decision.warnings, [("a".into(), "9 rows".into()), ("b".into(), "5 rows".into())]);
+    let reported: Vec<_> = decision.reports.iter().map(|report| (report.policy.as_str(), report.mode)).collect();
+    assert_eq!(reported, [("a", ENFORCE), ("b", ENFORCE), ("c", SHADOW)]);
+}
+
+#[test]
+fn charges_on_one_bucket_are_one_charge() {
+    let charge = |cost: u32| Charge { bucket: "b".into(), cost };
+    let policy = |charges: Vec<Charge>| fake(Verdict::Abstain).with_bucket("b").with(|d| d.charges = charges);
+    let policies = [
+        ("twice", ENFORCE, policy(vec![charge(2), charge(3)])),
+        ("free", ENFORCE, policy(vec![charge(0)])),
+        ("huge", ENFORCE, policy(vec![charge(u32::MAX), charge(1)])),
+        ("shadow", SHADOW, policy(vec![charge(1)])),
+    ];
+    let decision = set(&policies).decide(&context(Phase::Before), &[]);
+    let charges: Vec<_> = decision.charges.iter().map(|c| (c.policy.as_str(), c.cost)).collect();
+    assert_eq!(charges, [("huge", u32::MAX), ("twice", 5)]);
+}
+
+#[test]
+fn policies_see_their_own_balances_only() {
+    struct Counts(AtomicUsize);
+    impl Evaluator for Counts {
+        fn evaluate(&self, request: &Request<'_>) -> Evaluation {
+            assert!(request.balances.iter().all(|balance| balance.policy == "mine"));
+            self.0.fetch_add(request.balances.len(), Ordering::SeqCst);
+            fake(Verdict::Pass).evaluate(request)
+        }
+    }
+    struct Mine(Arc<Counts>, Fake);
+    impl Loaded for Mine {
+        fn description(&self) -> &Description {
+            self.1.description()
+        }
+        fn configure(&self, _settings: &str) -> Result<Configured, ConfigureError> {
+            Ok(Configured { buckets: self.1.buckets.clone(), evaluator: Arc::clone(&self.0) as Arc<dyn Evaluator> })
+        }
+    }
+    struct One(Arc<Counts>);
+    impl Loader for One {
+        fn load(&self, _spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+            Ok(Box::new(Mine(Arc::clone(&self.0), fake(Verdict::Pass).with_bucket("b"))))
+        }
+    }
+    let counts = Arc::new(Counts(AtomicUsize::new(0)));
+    let set = Set::load(&One(Arc::clone(&counts)), &[spec("mine", ENFORCE)], 1).unwrap();
+    let context = context(Phase::Before);
+    let wanted = set.buckets(&context);
+    assert_eq!(
+        wanted.iter().map(|(policy, bucket)| (policy.as_str(), bucket.name.as_str())).collect::<Vec<_>>(),
+        [("mine", "b")]
+    );
+    let balance = |policy: &str| Balance { policy: policy.into(), bucket: "b".into(), remaining: 1 };
+    set.decide(&context, &[balance("mine"), balance("other")]);
+    assert_eq!(counts.0.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn who_is_not_concerned_is_recorded_and_not_run() {
+    let elsewhere = fake(deny("no")).describing(|d| (d.covers, d.concerns) = (vec![], vec!["doctor".into()]));
+    let decision = set(&[("a", ENFORCE, fake(Verdict::Pass)), ("b", ENFORCE, elsewhere.with_bucket("x"))]);
+    assert_eq!(decision.buckets(&context(Phase::Before)), []);
+    let decision = decision.decide(&context(Phase::Before), &[]);
+    assert_eq!(decision.refusal, None);
+    assert_eq!((&decision.reports[1].said, decision.reports[1].fuel), (&Said::NotConcerned, 0));
+}
+
+#[test]
+fn a_generation_is_named_by_all_that_can_change_a_decision() {
+    let fakes = Fakes(vec![("a".into(), fake(Verdict::Pass)), ("b".into(), fake(Verdict::Pass))]);
+    let digest = |specs: &[Spec]| Set::load(&fakes, specs, 1).unwrap().generation().digest.clone();
+    let (a, b) = (spec("a", ENFORCE), spec("b", ENFORCE));
+    let first = digest(&[a.clone(), b.clone()]);
+    assert_eq!(digest(&[b.clone(), a.clone()]), first);
+    let section = Section { pattern: "x".into(), settings: "{}".into() };
+    for changed in [
+        Spec { mode: SHADOW, ..a.clone() },
+        Spec { settings: "{\"a\":1}".into(), ..a.clone() },
+        Spec { sections: vec![section], ..a.clone() },
+        Spec { limits: Limits { fuel: FUEL_MIN, ..Limits::default() }, ..a.clone() },
+        Spec { component: Component::new(vec![1]), ..a.clone() },
+        Spec { sees_text: true, ..a.clone() },
+    ] {
+        assert_ne!(digest(&[changed.clone(), b.clone()]), first, "{changed:?}");
+    }
+}
+
+#[test]
+fn a_set_that_fails_to_load_leaves_the_old_one_serving() {
+    let load = |specs: Vec<Spec>| {
+        move |number: u64| {
+            Set::load(
+                &Fakes(vec![("a".into(), fake(Verdict::Pass)), ("b".into(), fake(Verdict::Pass))]),
+                &specs,
+                number,
+            )
+        }
+    };
+    let holder = Holder::new(load(vec![spec("a", ENFORCE), spec("b", ENFORCE)]));
+    let begun = holder.current().unwrap();
+    let error = holder.reload(load(vec![spec("a", ENFORCE), spec("missing", ENFORCE)])).unwrap_err();
+    assert_eq!(error.to_string(), "the policies cannot be loaded; policy `missing`, `source`: is no policy");
+    assert_eq!(holder.current().unwrap().generation(), begun.generation());
+    assert_eq!(holder.fault(), None);
+
+    let reloaded = holder.reload(load(vec![spec("a", SHADOW)])).unwrap();
+    assert_eq!(reloaded.from.as_ref(), Some(begun.generation()));
+    assert_eq!((reloaded.to.number, &reloaded.weakened), (2, &vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(holder.current().unwrap().generation(), &reloaded.to);
+    assert_eq!(begun.generation().number, 1, "a request keeps the set it began with");
+    assert_eq!(holder.reload(load(vec![spec("a", ENFORCE)])).unwrap().weakened, Vec::<String>::new());
+}
+
+#[test]
+fn without_a_set_everything_is_refused_until_there_is_one() {
+    let none = || Fakes(vec![]);
+    let holder = Holder::new(|number| Set::load(&none(), &[spec("a", ENFORCE)], number));
+    let refusal = holder.current().unwrap_err();
+    assert_eq!(refusal.code, Code::PolicyNotReady);
+    assert!(refusal.audit.unwrap().contains("policy `a`"));
+    holder.reload(|number| Set::load(&none(), &[spec("b", ENFORCE)], number)).unwrap_err();
+    assert!(holder.fault().unwrap().to_string().contains("policy `b`"), "the newest reason is told");
+    let reloaded = holder
+        .reload(|number| Set::load(&Fakes(vec![("a".into(), fake(Verdict::Pass))]), &[spec("a", ENFORCE)], number))
+        .unwrap();
+    assert_eq!((reloaded.from, reloaded.to.number), (None, 2));
+    assert!(holder.current().is_ok());
+}
+
+#[test]
+fn a_policy_cannot_pass_for_the_core() {
+    let error = Set::load(&Fakes(vec![]), &[spec("core", ENFORCE)], 1).unwrap_err();
+    assert_eq!(error.faults[0].path, "name");
+}
+
+#[test]
+fn descriptions_and_buckets_out_of_bounds_are_refused_at_load() {
+    let load = |fake: Fake| {
+        let error = Set::load(&Fakes(vec![("a".into(), fake)]), &[spec("a", ENFORCE)], 1).unwrap_err();
+        (error.faults[0].path.clone(), error.faults[0].message.clone())
+    };
+    let (path, message) = load(fake(Verdict::Pass).describing(|d| d.version = String::new()));
+    assert_eq!((path.as_str(), message.contains("empty version")), ("source", true));
+    let (path, message) = load(fake(Verdict::Pass).with_bucket("b").with_bucket("b"));
+    assert_eq!((path.as_str(), message.contains("declared twice")), ("settings", true));
+}

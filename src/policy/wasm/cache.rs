@@ -1,0 +1,215 @@
+//! Compiled code, kept so that a large policy need not be compiled at every start.
+//!
+//! Compiled code is run as it is, so what is kept must be ours: the directory is entered by nobody else,
+//! and each file carries a MAC over its name and contents under a key that lies there too. A file's name
+//! is the digest of the engine, of the snapshots' version and of the component that was compiled, which
+//! for a snapshot contains the settings. Anything that does not fit is compiled anew; nothing is ever taken
+//! from anywhere else.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, process};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use rustix::fs::OFlags;
+use sha2::{Digest as _, Sha256};
+use wasmtime::Engine;
+use wasmtime::component::Component;
+use zeroize::Zeroizing;
+
+use crate::policy::spec::hex;
+
+use super::HostError;
+use super::engine::Shared;
+use super::snapshot::SNAPSHOT_VERSION;
+
+/// The largest file, in bytes: compiled code is some six times its component.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+/// The most files kept; the oldest go first.
+const FILES_MAX: usize = 512;
+const KEY_BYTES: usize = 32;
+const MAC_BYTES: usize = 32;
+
+/// A directory of compiled code.
+pub(super) struct Cache {
+    directory: PathBuf,
+    key: Zeroizing<[u8; KEY_BYTES]>,
+    /// Of the engine and the snapshots' version.
+    engine_hash: u64,
+}
+
+impl Shared {
+    /// Compiles a component, or takes what was compiled before.
+    pub(super) fn compile(&self, bytes: &[u8]) -> wasmtime::Result<Component> {
+        let Some(cache) = &self.cache else { return Component::new(&self.engine, bytes) };
+        let name = cache.name(bytes);
+        if let Some(component) = cache.get(&self.engine, &name) {
+            return Ok(component);
+        }
+        let component = Component::new(&self.engine, bytes)?;
+        // What cannot be kept is compiled again next time.
+        if let Ok(code) = component.serialize() {
+            cache.put(&name, &code).unwrap_or_default();
+        }
+        Ok(component)
+    }
+}
+
+impl Cache {
+    /// Opens the cache in `directory`, which is made if it is missing, with its key.
+    pub(super) fn open(directory: &Path, engine: &Engine) -> Result<Self, HostError> {
+        let fault = |detail: String| HostError::Cache { path: directory.to_owned(), detail };
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fault(error.to_string())),
+            Ok(()) | Err(_) => {}
+        }
+        let found = directory.symlink_metadata().map_err(|error| fault(error.to_string()))?;
+        if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
+            return Err(fault("it is not a directory that only this user may enter (mode 0700)".to_owned()));
+        }
+        let key = key(&directory.join("key")).map_err(|error| fault(format!("its key: {error}")))?;
+        let mut hash = DefaultHasher::new();
+        engine.precompile_compatibility_hash().hash(&mut hash);
+        SNAPSHOT_VERSION.hash(&mut hash);
+        Ok(Self { directory: directory.to_owned(), key, engine_hash: hash.finish() })
+    }
+
+    fn name(&self, bytes: &[u8]) -> String {
+        let mut hash = Sha256::new();
+        hash.update(self.engine_hash.to_be_bytes());
+        hash.update(bytes);
+        hex(&hash.finalize())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}.cwasm"))
+    }
+
+    fn mac(&self, name: &str, code: &[u8]) -> Option<Hmac<Sha256>> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_slice()).ok()?;
+        mac.update(name.as_bytes());
+        mac.update(code);
+        Some(mac)
+    }
+
+    fn get(&self, engine: &Engine, name: &str) -> Option<Component> {
+        let file = options().read(true).open(self.path(name)).ok()?;
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
+        let (mac, code) = bytes.split_first_chunk::<MAC_BYTES>()?;
+        self.mac(name, code)?.verify_slice(mac).ok()?;
+        deserialize(engine, code)
+    }
+
+    fn put(&self, name: &str, code: &[u8]) -> io::Result<()> {
+        let Some(mac) = self.mac(name, code) else { return Ok(()) };
+        self.make_room()?;
+        let mut bytes = mac.finalize().into_bytes().to_vec();
+        bytes.extend_from_slice(code);
+        write_whole(&self.path(name), &bytes, |from, to| fs::rename(from, to))
+    }
+
+    /// Removes the oldest files beyond the bound.
+    fn make_room(&self) -> io::Result<()> {
+        let mut files: Vec<_> = fs::read_dir(&self.directory)?
+            .filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "cwasm"))
+            .filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)))
+            .collect();
+        files.sort();
+        let over = (files.len() + 1).saturating_sub(FILES_MAX);
+        files.iter().take(over).try_for_each(|(_, path)| fs::remove_file(path))
+    }
+}
+
+/// Reads the key, making it first if there is none.
+fn key(path: &Path) -> io::Result<Zeroizing<[u8; KEY_BYTES]>> {
+    if !path.exists() {
+        let mut fresh = Zeroizing::new([0; KEY_BYTES]);
+        getrandom::fill(fresh.as_mut_slice()).map_err(|error| io::Error::other(error.to_string()))?;
+        // A link is made whole or not at all: of two processes that start at once, one key stays.
+        match write_whole(path, fresh.as_slice(), |from, to| {
+            fs::hard_link(from, to).and_then(|()| fs::remove_file(from))
+        }) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let mut key = Zeroizing::new([0; KEY_BYTES]);
+    options().read(true).open(path)?.read_exact(key.as_mut_slice())?;
+    Ok(key)
+}
+
+/// Writes a file beside its place and has `put` move it there.
+fn write_whole(path: &Path, bytes: &[u8], put: impl FnOnce(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let staged = path.with_extension(format!("{}-{number}.new", process::id()));
+    let write = |mut file: File| file.write_all(bytes);
+    let written = options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&staged)
+        .and_then(write)
+        .and_then(|()| put(&staged, path));
+    written.inspect_err(|_| fs::remove_file(&staged).unwrap_or_default())
+}
+
+/// Options that follow no link and give others nothing.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
+    options.mode(0o600).custom_flags(flags);
+    options
+}
+
+/// Makes a component of code whose MAC was checked.
+#[expect(unsafe_code, reason = "wasmtime trusts compiled code; `get` lets only such through as this program wrote")]
+fn deserialize(engine: &Engine, code: &[u8]) -> Option<Component> {
+    // SAFETY: the bytes are what `Component::serialize` gave this program: they carry its MAC under a key that only this
+    // user can read. A version or target that differs is refused by wasmtime itself.
+    unsafe { Component::deserialize(engine, code) }.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn servers_that_start_at_once_agree_on_one_key() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        let together = Barrier::new(8);
+        let keys: Vec<_> = std::thread::scope(|scope| {
+            let start = || {
+                together.wait();
+                key(&path).unwrap()
+            };
+            let started: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            started.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|key| *key == keys[0] && **key != [0; KEY_BYTES]));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside the key");
+    }
+
+    #[test]
+    fn the_oldest_files_make_room() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("compiled");
+        let cache = Cache::open(&path, &Engine::default()).unwrap();
+        for number in 0..FILES_MAX + 3 {
+            cache.put(&number.to_string(), b"code").unwrap();
+        }
+        let kept = fs::read_dir(&path).unwrap().count() - 1;
+        assert_eq!(kept, FILES_MAX, "and the key");
+        assert!(path.join(format!("{}.cwasm", FILES_MAX + 2)).exists());
+    }
+}

@@ -1,0 +1,674 @@
+//! Policies through the real host: what works, what every limit stops, and what never depends on order.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod bundled;
+pub(crate) mod guest;
+
+use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, FileBook, MemoryBook, NoConsents, admit};
+use pgsandbox::model::{
+    Bucket, Charge, Code, Context, Decision, Denial, Failure, Impact, KeyedCharge, Mode, Obligation, ObligationKind,
+    Phase, PolicyDecision, Principal, RequestId, Requested, Said, Scope, StatementClass, StatementFacts, Timestamp,
+    Traits, Transport, Verdict,
+};
+use pgsandbox::policy::wasm::{Host, HostSettings};
+use pgsandbox::policy::{
+    FUEL_MAX, FUEL_MIN, LoadError, Loader as _, Problem, Section, Set, Spec, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
+    TIMEOUT_MS_MIN,
+};
+use proptest::prelude::*;
+
+use guest::{Guest, encode, spec, world};
+
+fn host() -> Host {
+    Host::new(&HostSettings { slots: 4, ..HostSettings::default() }).unwrap()
+}
+
+fn load(specs: &[Spec]) -> Result<Set, LoadError> {
+    Set::load(&host(), specs, 1)
+}
+
+fn context() -> Context {
+    Context {
+        request_id: RequestId::fresh(),
+        phase: Phase::Before,
+        operation: "run_sql",
+        impact: Impact::Writes,
+        principal: Principal {
+            subject: "me".into(),
+            owner: "me".into(),
+            groups: vec!["dev".into()],
+            transport: Transport::Stdio,
+            client: "test".into(),
+        },
+        group_owner: None,
+        now: Timestamp::from_unix_ms(1_800_000_000_000),
+        server: None,
+        sandbox: None,
+        principal_usage: None,
+        group_usage: None,
+        statements: Vec::new(),
+        statement_texts: Vec::new(),
+        clone_source: None,
+        requested: Requested::default(),
+        outcome: None,
+    }
+}
+
+fn statement() -> StatementFacts {
+    StatementFacts {
+        class: StatementClass::Read,
+        tag: "SELECT".into(),
+        traits: Traits::default(),
+        relations: Vec::new(),
+        functions: Vec::new(),
+        read_only_safe: true,
+        fingerprint: pgsandbox::model::Fingerprint(1),
+    }
+}
+
+/// Loads one guest, asks it, and expects its own kind of refusal; the host must serve others afterwards.
+fn check_stopped(mut spec: Spec, expected: Code, says: &str) {
+    let host = host();
+    if spec.limits.timeout_ms == TIMEOUT_MS_DEFAULT {
+        // Fuel decides, however busy the machine is.
+        spec.limits.timeout_ms = TIMEOUT_MS_MAX;
+    }
+    let set = Set::load(&host, &[spec], 1).unwrap();
+    let decision = set.decide(&context(), &[]);
+    let refusal = decision.refusal.clone().expect("a policy that breaks its bounds let a request through");
+    assert_eq!(refusal.code, expected, "{refusal}: {:?}", refusal.audit);
+    let detail = refusal.audit.unwrap();
+    assert!(detail.contains(says), "`{detail}` does not say `{says}`");
+    let good = Set::load(&host, &[Guest::new("good").spec()], 2).unwrap();
+    for _ in 0..5 {
+        assert_eq!(set.decide(&context(), &[]).refusal.map(|refusal| refusal.code), Some(expected));
+        assert_eq!(good.decide(&context(), &[]).refusal, None);
+    }
+}
+
+/// Expects that a policy cannot be loaded, and why.
+fn check_refused_at_load(spec: Spec, path: &str, says: &str) {
+    let error = load(&[spec]).unwrap_err();
+    let fault = error.faults.iter().find(|fault| fault.path == path);
+    let fault = fault.unwrap_or_else(|| panic!("nothing is wrong with `{path}` in: {error}"));
+    assert!(fault.message.contains(says), "`{}` does not say `{says}`", fault.message);
+}
+
+#[test]
+fn fuel_stops_a_loop_at_the_same_place_each_time() {
+    check_stopped(Guest::from_file("loop_evaluate").spec(), Code::PolicyTimeout, "all fuel consumed");
+    let decide = || load(&[Guest::from_file("loop_evaluate").spec()]).unwrap().decide(&context(), &[]);
+    assert_eq!(decide().reports[0].fuel, decide().reports[0].fuel);
+}
+
+#[test]
+fn loops_at_load_are_refused_at_load() {
+    check_refused_at_load(Guest::from_file("loop_configure").spec(), "settings", "policy_timeout");
+    check_refused_at_load(Guest::from_file("loop_describe").spec(), "source", "policy_timeout");
+    check_refused_at_load(Guest::from_file("loop_start").spec(), "source", "policy_timeout");
+}
+
+#[test]
+fn the_clock_stops_what_fuel_does_not_see() {
+    let mut spec = Guest::from_file("slow").spec();
+    spec.limits.fuel = FUEL_MAX;
+    spec.limits.timeout_ms = TIMEOUT_MS_MIN;
+    check_stopped(spec, Code::PolicyTimeout, "interrupt");
+}
+
+#[test]
+fn filling_memory_costs_fuel_by_the_byte() {
+    check_stopped(Guest::from_file("flood").spec(), Code::PolicyTimeout, "all fuel consumed");
+}
+
+#[test]
+fn memory_and_tables_have_bounds() {
+    check_stopped(Guest::from_file("grow_memory").spec(), Code::PolicyMemory, "memory wanted");
+    let mut small = Guest::from_file("grow_memory").spec();
+    small.limits.memory_bytes = 256 << 10;
+    check_stopped(small, Code::PolicyMemory, "over the limit of 262144");
+    check_stopped(Guest::from_file("grow_table").spec(), Code::PolicyMemory, "a table wanted");
+}
+
+#[test]
+fn the_stack_has_a_bound() {
+    check_stopped(Guest::from_file("recurse").spec(), Code::PolicyTrapped, "call stack exhausted");
+}
+
+#[test]
+fn a_trap_is_a_refusal_of_its_own() {
+    check_stopped(Guest::from_file("trap").spec(), Code::PolicyTrapped, "unreachable");
+    check_refused_at_load(Guest::from_file("trap_always").spec(), "settings", "policy_trapped");
+}
+
+#[test]
+fn output_has_bounds() {
+    let mut long = Guest::from_file("long_message").spec();
+    long.limits.memory_bytes = 16 << 20;
+    check_stopped(long, Code::PolicyOutputInvalid, "cannot be read");
+    for file in ["many_obligations", "million_obligations", "same_text"] {
+        check_stopped(Guest::from_file(file).spec(), Code::PolicyOutputInvalid, "cannot be read");
+    }
+}
+
+#[test]
+fn output_that_is_no_value_is_refused() {
+    for file in ["not_utf8", "wild_pointer", "odd_pointer", "no_such_verdict"] {
+        check_stopped(Guest::from_file(file).spec(), Code::PolicyOutputInvalid, "cannot be read");
+    }
+}
+
+#[test]
+fn memory_that_a_guest_does_not_have_is_not_written_to() {
+    check_refused_at_load(Guest::from_file("wild_realloc").spec(), "settings", "policy_");
+}
+
+#[test]
+fn words_that_were_not_declared_are_refused() {
+    let mut code = Guest::new("code");
+    code.decision.verdict = deny("other", "x");
+    check_stopped(code.spec(), Code::PolicyOutputInvalid, "code `other`");
+    let mut bucket = Guest::new("bucket");
+    bucket.decision.charges = vec![Charge { bucket: "mine".into(), cost: 1 }];
+    check_stopped(bucket.spec(), Code::PolicyOutputInvalid, "bucket `mine`");
+}
+
+#[test]
+fn what_is_no_policy_is_refused_with_what_is_offered() {
+    check_refused_at_load(spec("p", b"text".to_vec()), "source", "no component that can be compiled");
+    let module = wat::parse_str(Guest::new("p").wat()).unwrap();
+    check_refused_at_load(spec("p", module), "source", "core module");
+
+    let empty = encode("(module (memory (export \"memory\") 1))", "package x:y; world w {}", "w");
+    check_refused_at_load(spec("p", empty), "source", "does not export `describe`, `configure` and `evaluate`");
+
+    let other = world("").replace("policy@0.1.0", "policy@0.2.0");
+    let other = encode(&Guest::new("p").wat(), &other, "policy");
+    let says =
+        "built for another version: it wants `pgsandbox:policy/types@0.2.0`, and `pgsandbox:policy@0.1.0` is offered";
+    check_refused_at_load(spec("p", other), "source", says);
+
+    let clock = "(module (import \"wasi:clocks/wall-clock@0.2.0\" \"now\" (func $now (result i64)))";
+    let clock = Guest::new("p").wat().replacen("(module", clock, 1);
+    let wasi = encode(&clock, &world("import wasi:clocks/wall-clock@0.2.0;"), "policy");
+    check_refused_at_load(spec("p", wasi.clone()), "source", "imports `wasi:clocks/wall-clock@0.2.0`");
+    check_refused_at_load(spec("p", wasi), "source", "without WASI");
+}
+
+#[test]
+fn what_no_slot_could_hold_is_refused_at_load() {
+    let mut guest = Guest::new("p");
+    guest.pages = 257;
+    check_refused_at_load(guest.spec(), "source", "exceeds the limit of 0x1000000 bytes");
+    guest.pages = 200;
+    check_refused_at_load(guest.spec(), "source", "memory wanted 13107200 bytes, over the limit of 8388608");
+}
+
+#[test]
+fn a_component_beyond_the_size_limit_is_not_compiled() {
+    let component = vec![0; pgsandbox::policy::COMPONENT_BYTES_MAX + 1];
+    check_refused_at_load(spec("p", component.clone()), "source", "over the limit of 25165824");
+    let direct = host().load(&spec("p", component)).err().unwrap();
+    assert!(direct.contains("over the limit"), "{direct}");
+}
+
+#[test]
+fn every_fault_of_every_policy_is_reported() {
+    let mut refuses = Guest::from_file("refuses_settings");
+    let problem = |path: &str, message: &str| Problem { path: path.into(), message: message.into() };
+    refuses.configured = Err(vec![problem("max", "is no number"), problem("", "is empty")]);
+    let mut refuses = refuses.spec();
+    refuses.sections = vec![Section { pattern: "team-*".into(), settings: "{\"a\":1}".into() }];
+    let error = load(&[refuses, spec("text", b"text".to_vec()), Guest::new("good").spec()]).unwrap_err();
+    let faults: Vec<_> = error.faults.iter().map(|fault| (fault.policy.as_str(), fault.path.as_str())).collect();
+    let refuses = "refuses_settings";
+    let expected = [
+        (refuses, "owners.team-*"),
+        (refuses, "owners.team-*.max"),
+        (refuses, "settings"),
+        (refuses, "settings.max"),
+        ("text", "source"),
+    ];
+    assert_eq!(faults, expected);
+}
+
+#[test]
+fn a_set_is_checked_before_anything_is_compiled() {
+    let good = Guest::new("p").spec();
+    let mut pinned = Guest::new("q").spec();
+    pinned.pin = Some("00".repeat(32));
+    pinned.limits.fuel = 0;
+    pinned.limits.memory_bytes = usize::MAX;
+    pinned.limits.timeout_ms = 0;
+    pinned.settings = " ".repeat(pgsandbox::policy::SETTINGS_BYTES_MAX + 1);
+    let error = load(&[good.clone(), good, pinned]).unwrap_err();
+    let paths: Vec<_> = error.faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(paths, ["name", "digest", "limits.fuel", "limits.memory_kib", "limits.timeout_ms", "settings"]);
+    let many = vec![Guest::new("p").spec(); pgsandbox::policy::POLICIES_MAX + 1];
+    assert!(load(&many).unwrap_err().to_string().contains("over the limit of 64"));
+}
+
+/// Loads a guest whose row limit is the length of its settings, and expects it.
+fn check_settings(file: &str, owner: &str, expected_rows: u64) {
+    let mut spec = Guest::from_file(file).spec();
+    spec.settings = "{\"n\":1}".into();
+    spec.sections = vec![
+        Section { pattern: "team-*".into(), settings: "{\"n\":1000}".into() },
+        Section { pattern: "team-a".into(), settings: "{}".into() },
+        Section { pattern: "twin".into(), settings: "{}".into() },
+    ];
+    let set = load(&[spec]).unwrap();
+    let mut context = context();
+    context.principal.owner = owner.into();
+    for _ in 0..3 {
+        let decision = set.decide(&context, &[]);
+        assert_eq!(decision.refusal, None);
+        let limit = decision.obligations.max_rows.unwrap();
+        assert_eq!((limit.value, limit.set_by.as_str()), (expected_rows, file), "{owner}");
+    }
+}
+
+#[test]
+fn each_owner_gets_its_sections_settings() {
+    // A snapshot holds the first guest's state; the second one's must be made anew in each instance.
+    for file in ["settings_length", "settings_in_table"] {
+        check_settings(file, "me", 7);
+        check_settings(file, "team-b", 10);
+        check_settings(file, "team-a", 2);
+        check_settings(file, "twin", 2);
+    }
+}
+
+#[test]
+fn nothing_is_remembered_from_one_request_to_the_next() {
+    let set = load(&[Guest::from_file("remembers").spec()]).unwrap();
+    for _ in 0..3 {
+        assert_eq!(set.decide(&context(), &[]).obligations.max_rows.unwrap().value, 1);
+    }
+}
+
+#[test]
+fn a_snapshot_that_would_decide_otherwise_is_not_used() {
+    let set = load(&[Guest::from_file("memory_size").spec()]).unwrap();
+    assert_eq!(set.decide(&context(), &[]).obligations.max_rows.unwrap().value, 2);
+}
+
+#[test]
+fn one_of_each_obligation_and_all_of_a_denial_come_through() {
+    let all = vec![
+        Obligation::ReadOnly,
+        Obligation::MaxRows(1),
+        Obligation::MaxResultBytes(2),
+        Obligation::StatementTimeoutMs(3),
+        Obligation::MaxTtlMinutes(4),
+        Obligation::MaxLiveSandboxes { scope: Scope::Group, limit: 5 },
+        Obligation::MaxDatabaseBytes { scope: Scope::Principal, limit: 6 },
+        Obligation::Mask { relation: "r".into(), column: "c".into() },
+        Obligation::RequireLabel("k".into()),
+        Obligation::AddLabel { key: "a".into(), value: "v".into() },
+        Obligation::Consent("really?".into()),
+        Obligation::Approval("dba".into()),
+    ];
+    let mut guest = Guest::new("p");
+    guest.configured = Ok(vec![bucket("b", 9)]);
+    guest.decision = PolicyDecision {
+        verdict: Verdict::Deny(Denial {
+            code: "no".into(),
+            message: "nö".into(),
+            audit: "why".into(),
+            retry_after_ms: Some(1 << 40),
+        }),
+        obligations: all,
+        charges: vec![Charge { bucket: "b".into(), cost: 3 }],
+        warnings: vec!["careful".into()],
+    };
+    let decision = load(&[guest.spec()]).unwrap().decide(&context(), &[]);
+    assert_eq!(decision.reports[0].said, Said::Decided(guest.decision));
+    let refusal = decision.refusal.unwrap();
+    assert_eq!((refusal.code, refusal.message.as_str()), (Code::Denied, "nö"));
+    assert_eq!(refusal.policy, Some(("p".into(), "no".into())));
+    assert_eq!((refusal.audit.as_deref(), refusal.retry_after_ms), (Some("why"), Some(1 << 40)));
+}
+
+#[test]
+fn long_requests_get_fuel_for_their_length() {
+    let mut context = context();
+    let mut spec = Guest::new("p").spec();
+    spec.limits.fuel = FUEL_MIN;
+    spec.limits.timeout_ms = TIMEOUT_MS_MAX;
+    let set = load(&[spec]).unwrap();
+    let short = set.decide(&context, &[]).reports[0].fuel;
+    context.statements = vec![statement(); 10_000];
+    let decision = set.decide(&context, &[]);
+    assert_eq!(decision.refusal, None, "a long migration is no fault of the policy");
+    let long = decision.reports[0].fuel;
+    assert!(short < FUEL_MIN && long > FUEL_MIN, "{short} and {long}");
+}
+
+#[test]
+fn the_same_request_takes_the_same_fuel_everywhere() {
+    let fuel = || {
+        let set = load(&[Guest::from_file("settings_length").spec()]).unwrap();
+        [set.decide(&context(), &[]).reports[0].fuel, set.decide(&context(), &[]).reports[0].fuel]
+    };
+    let [first, second] = fuel();
+    assert!(first > 0);
+    assert_eq!(first, second);
+    assert_eq!(fuel(), [first, second]);
+}
+
+#[test]
+fn texts_are_shown_only_where_granted_and_then_not_replayable() {
+    let with_text = |sees_text: bool| {
+        let mut spec = Guest::new("p").spec();
+        spec.sees_text = sees_text;
+        let mut context = context();
+        context.statements = vec![statement()];
+        context.statement_texts = vec!["x".repeat(1 << 20)];
+        // A text of a megabyte does not fit in half a one: that is how it is seen whether it was passed.
+        spec.limits.memory_bytes = 512 << 10;
+        let decision = load(&[spec]).unwrap().decide(&context, &[]);
+        (decision.refusal.map(|refusal| refusal.code), decision.reports[0].replayable)
+    };
+    assert_eq!(with_text(false), (None, true));
+    assert_eq!(with_text(true), (Some(Code::PolicyMemory), false));
+}
+
+#[test]
+fn a_full_queue_is_busy() {
+    let host = Host::new(&HostSettings { slots: 1, slot_wait_ms: 1, cache_directory: None }).unwrap();
+    let mut slow = Guest::from_file("slow").spec();
+    slow.limits.fuel = FUEL_MAX;
+    slow.limits.timeout_ms = 2000;
+    let slow = Set::load(&host, &[slow], 1).unwrap();
+    let quick = Set::load(&host, &[Guest::new("quick").spec()], 2).unwrap();
+    let ask = |set: &Set| set.decide(&context(), &[]).refusal.map(|refusal| refusal.code);
+    std::thread::scope(|scope| {
+        // Each of the two may find the slot taken by the other; the slow one tries until it has had it.
+        let slow = scope.spawn(|| {
+            let busy = (0..1000).take_while(|_| ask(&slow) != Some(Code::PolicyTimeout)).count();
+            (busy < 1000, busy > 0)
+        });
+        let asked: Vec<_> = std::iter::repeat_with(|| ask(&quick)).take_while(|_| !slow.is_finished()).collect();
+        let (ran, waited) = slow.join().unwrap();
+        assert!(ran, "the slow policy never had the slot");
+        assert!(waited || asked.contains(&Some(Code::Busy)), "two evaluations ran beside one slot");
+        assert!(asked.iter().all(|code| [None, Some(Code::Busy)].contains(code)), "{asked:?}");
+    });
+    assert_eq!(quick.decide(&context(), &[]).refusal, None);
+}
+
+#[test]
+fn compiled_code_is_kept_and_what_was_touched_is_not_run() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("compiled");
+    let decide = || {
+        let settings = HostSettings { slots: 2, cache_directory: Some(directory.clone()), ..HostSettings::default() };
+        let set = Set::load(&Host::new(&settings).unwrap(), &[Guest::from_file("settings_length").spec()], 1);
+        assert_eq!(set.unwrap().decide(&context(), &[]).obligations.max_rows.unwrap().value, 2);
+    };
+    let files = || {
+        let mut files: Vec<_> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|path| path.extension().is_some_and(|extension| extension == "cwasm"));
+        files.sort();
+        let stamped = files.into_iter().map(|path| (path.metadata().unwrap().modified().unwrap(), path));
+        stamped.collect::<Vec<_>>()
+    };
+    decide();
+    let first = files();
+    assert_eq!(first.len(), 2, "the policy, so that its state can be read, and its snapshot");
+    decide();
+    assert_eq!(files(), first, "nothing was compiled again");
+    for (_, path) in &first {
+        let mut bytes = std::fs::read(path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let touched = files();
+    decide();
+    assert!(files().iter().zip(&touched).all(|(now, then)| now.0 > then.0), "each was compiled and written again");
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o750)).unwrap();
+    let settings = HostSettings { cache_directory: Some(directory), ..HostSettings::default() };
+    assert!(Host::new(&settings).unwrap_err().to_string().contains("only this user"));
+}
+
+fn bucket(name: &str, burst: u32) -> Bucket {
+    Bucket { name: name.into(), burst, per_interval: 1, interval_ms: 60_000 }
+}
+
+fn deny(code: &str, message: &str) -> Verdict {
+    Verdict::Deny(Denial { code: code.into(), message: message.into(), audit: String::new(), retry_after_ms: None })
+}
+
+/// An operation that meets everything and keeps what it was given.
+struct Anything;
+
+impl Admissible for Anything {
+    const MEETS: &'static [ObligationKind] = &ObligationKind::ALL;
+
+    fn apply(&mut self, _effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
+        Ok(Vec::new())
+    }
+}
+
+/// Policies of every kind, by number: they pass, abstain, deny, limit, charge, fail, and look elsewhere.
+fn guests() -> Vec<Guest> {
+    let mut guests = Vec::new();
+    let mut add = |name: &str, change: &dyn Fn(&mut Guest)| {
+        let mut guest = Guest::new(name);
+        change(&mut guest);
+        guests.push(guest);
+    };
+    add("pass", &|_| {});
+    add("limit-a", &|g| {
+        g.decision.verdict = Verdict::Abstain;
+        g.decision.obligations = vec![Obligation::MaxRows(10), Obligation::ReadOnly];
+        g.decision.warnings = vec!["a".into()];
+    });
+    add("limit-b", &|g| {
+        g.decision.obligations = vec![Obligation::MaxRows(10), Obligation::MaxResultBytes(5)];
+        g.decision.warnings = vec!["b".into()];
+    });
+    for (name, burst, cost) in [("rate-a", 100, 3), ("rate-b", 50, 2)] {
+        add(name, &|g| {
+            g.decision.verdict = Verdict::Abstain;
+            g.configured = Ok(vec![bucket("calls", burst)]);
+            g.decision.charges = vec![Charge { bucket: "calls".into(), cost }; 2];
+        });
+    }
+    add("spent", &|g| {
+        g.configured = Ok(vec![bucket("calls", 1)]);
+        g.decision.charges = vec![Charge { bucket: "calls".into(), cost: 2 }];
+    });
+    add("deny-a", &|g| g.decision.verdict = deny("no", "a refuses"));
+    add("deny-b", &|g| {
+        g.codes = vec!["quota_exceeded".into()];
+        g.decision.verdict = deny("quota_exceeded", "b refuses");
+    });
+    add("elsewhere", &|g| {
+        g.covers = vec!["doctor".into()];
+        g.concerns = vec!["doctor".into()];
+        g.decision.verdict = deny("no", "never asked");
+    });
+    guests.push(Guest::from_file("trap"));
+    guests.push(Guest::from_file("grow_memory"));
+    guests
+}
+
+/// Takes out of a decision what may differ between two runs: times.
+fn settled(mut decision: Decision) -> Decision {
+    for report in &mut decision.reports {
+        report.elapsed_us = 0;
+    }
+    decision
+}
+
+/// Decides and admits on a fresh book: what was decided, what the caller would hear, and the book afterwards.
+fn outcome(set: &Set, context: &Context) -> (Decision, Option<Failure>, Entries) {
+    let book = MemoryBook::default();
+    let shared: &dyn Book = &book;
+    let account = Account::new(&context.principal, None);
+    let balances = shared.balances(&account, &set.buckets(context), context.now).unwrap();
+    let decision = settled(set.decide(context, &balances));
+    let failure = admit(Anything, context, &decision, &book, &NoConsents).err();
+    (decision, failure, book.read("me").unwrap())
+}
+
+fn chosen() -> impl Strategy<Value = Vec<(usize, Mode)>> {
+    let count = guests().len();
+    let which = proptest::sample::subsequence((0..count).collect::<Vec<_>>(), 1..=5).prop_shuffle();
+    which.prop_flat_map(|which| {
+        let modes =
+            proptest::collection::vec(prop_oneof![3 => Just(Mode::Enforce), 1 => Just(Mode::Shadow)], which.len());
+        modes.prop_map(move |modes| which.iter().copied().zip(modes).collect())
+    })
+}
+
+#[test]
+fn order_never_changes_a_decision_and_refusals_cost_nothing() {
+    // Each is compiled once, and taken from the cache for all further sets.
+    let parent = tempfile::tempdir().unwrap();
+    let settings = HostSettings { cache_directory: Some(parent.path().join("compiled")), ..HostSettings::default() };
+    let host = Host::new(&settings).unwrap();
+    let built: Vec<Spec> = guests().iter().map(Guest::spec).collect();
+    let context = context();
+    let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(chosen in chosen(), rotation in 0usize..5)| {
+        let specs: Vec<Spec> = chosen
+            .iter()
+            .map(|(index, mode)| Spec { mode: *mode, ..built[*index].clone() })
+            .collect();
+        let mut turned = specs.clone();
+        turned.rotate_left(rotation % specs.len());
+        let mut backwards = specs.clone();
+        backwards.reverse();
+        let set = Set::load(&host, &specs, 1).unwrap();
+        let expected = outcome(&set, &context);
+        for other in [turned, backwards] {
+            prop_assert_eq!(&outcome(&Set::load(&host, &other, 1).unwrap(), &context), &expected);
+        }
+        let (decision, failure, book) = expected;
+        if failure.is_some() {
+            prop_assert_eq!(&book, &Entries::default(), "a refused request was charged");
+        } else {
+            prop_assert_eq!(book == Entries::default(), decision.charges.is_empty());
+        }
+        prop_assert_eq!(decision.reports.len(), specs.len(), "every policy is in the record");
+
+        // Without its shadow policies a set decides the same, and charges the same.
+        let enforced: Vec<Spec> = specs.into_iter().filter(|spec| spec.mode == Mode::Enforce).collect();
+        let (without, failure_without, book_without) = outcome(&Set::load(&host, &enforced, 1).unwrap(), &context);
+        prop_assert_eq!(&without.refusal, &decision.refusal);
+        prop_assert_eq!(&without.obligations, &decision.obligations);
+        prop_assert_eq!(&without.charges, &decision.charges);
+        prop_assert_eq!(&without.warnings, &decision.warnings);
+        prop_assert_eq!((failure_without, book_without), (failure, book));
+    });
+}
+
+#[test]
+fn components_that_were_changed_at_random_never_bring_the_host_down() {
+    let host = host();
+    let good = Guest::from_file("settings_length").component();
+    let config = ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() };
+    let changes = proptest::collection::vec((0..good.len(), any::<u8>()), 1..4);
+    proptest!(config, |(changes in changes, cut in prop_oneof![3 => Just(None), 1 => (0..good.len()).prop_map(Some)])| {
+        let mut bytes = good.clone();
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        bytes.truncate(cut.unwrap_or(good.len()));
+        // Whether it loads is its own affair; whatever it then says is a decision.
+        if let Ok(set) = Set::load(&host, &[spec("p", bytes)], 1) {
+            prop_assert_eq!(set.decide(&context(), &[]).reports.len(), 1);
+        }
+    });
+    let set = Set::load(&host, &[Guest::new("good").spec()], 2).unwrap();
+    assert_eq!(set.decide(&context(), &[]).refusal, None);
+}
+
+/// Decides with some of the guests and expects a code.
+fn check_set(names: &[&str], expected: Option<Code>) {
+    let guests = guests();
+    let spec = |name: &&str| guests.iter().find(|guest| guest.name == *name).unwrap().spec();
+    let specs: Vec<Spec> = names.iter().map(spec).collect();
+    let decision = load(&specs).unwrap().decide(&context(), &[]);
+    assert_eq!(decision.refusal.map(|refusal| refusal.code), expected, "{names:?}");
+}
+
+#[test]
+fn a_denial_outweighs_a_failure_and_a_failure_everything_else() {
+    check_set(&["pass"], None);
+    check_set(&["pass", "limit-a"], None);
+    check_set(&["limit-a"], Some(Code::Uncovered));
+    check_set(&["elsewhere"], Some(Code::Uncovered));
+    check_set(&["pass", "elsewhere"], None);
+    check_set(&["pass", "deny-a"], Some(Code::Denied));
+    check_set(&["pass", "deny-b"], Some(Code::QuotaExceeded));
+    check_set(&["pass", "trap"], Some(Code::PolicyTrapped));
+    check_set(&["limit-a", "trap"], Some(Code::PolicyTrapped));
+    check_set(&["trap", "grow_memory"], Some(Code::PolicyMemory));
+    check_set(&["trap", "deny-b", "deny-a"], Some(Code::Denied));
+}
+
+/// Not a test: prints what an evaluation costs here. Run with `--run-ignored only --no-capture`.
+#[test]
+#[ignore = "a measurement"]
+fn measure() {
+    let host = host();
+    let time = |name: &str, spec: Spec, context: &Context| {
+        let began = std::time::Instant::now();
+        let set = Set::load(&host, &[spec], 1).unwrap();
+        let loaded_ms = began.elapsed().as_secs_f64() * 1e3;
+        let mut ns: Vec<_> = (0..2_000)
+            .map(|_| {
+                let began = std::time::Instant::now();
+                let decision = set.decide(context, &[]);
+                let elapsed = began.elapsed();
+                assert!(!matches!(decision.reports[0].said, Said::Failed(_)), "{decision:?}");
+                elapsed.as_nanos()
+            })
+            .collect();
+        ns.sort_unstable();
+        let fuel = set.decide(context, &[]).reports[0].fuel;
+        println!("{name}: fuel {fuel}, load {loaded_ms:.1} ms, decide p50 {} ns, p99 {} ns", ns[1_000], ns[1_980]);
+    };
+    let mut with_sql = context();
+    with_sql.statements = vec![statement(); 10];
+    time("snapshot", Guest::from_file("settings_length").spec(), &context());
+    time("configured in each", Guest::from_file("settings_in_table").spec(), &context());
+    time("snapshot, ten statements", Guest::from_file("settings_length").spec(), &with_sql);
+    let directory = tempfile::tempdir().unwrap();
+    let file = FileBook::open(directory.path().join("rates")).unwrap();
+    let books: [(&str, &dyn Book); 2] = [("memory", &MemoryBook::default()), ("file", &file)];
+    for (name, book) in books {
+        let charges =
+            ["a", "b"].map(|policy| KeyedCharge { policy: policy.into(), bucket: bucket("b", 1 << 20), cost: 1 });
+        let account = Account { owner: "me".into(), group: None };
+        let mut ns: Vec<_> = (0..2_000)
+            .map(|_| {
+                let began = std::time::Instant::now();
+                book.charge(&account, &charges, context().now).unwrap();
+                began.elapsed().as_nanos()
+            })
+            .collect();
+        ns.sort_unstable();
+        println!("{name} book: two charges p50 {} ns, p99 {} ns", ns[1_000], ns[1_980]);
+    }
+    // Components with their `default.json` beside them.
+    for path in std::env::var("PGSANDBOX_MEASURE").unwrap_or_default().split_whitespace() {
+        let path = std::path::Path::new(path);
+        let mut spec = spec(&path.display().to_string(), std::fs::read(path).unwrap());
+        spec.settings = std::fs::read_to_string(path.with_file_name("default.json")).unwrap();
+        time(&spec.name.clone(), spec, &with_sql);
+    }
+}

@@ -1,0 +1,147 @@
+//! The bundled policies through the real host, as they apply without a file.
+
+use std::path::{Path, PathBuf};
+
+use pgsandbox::admission::{Account, Book, MemoryBook};
+use pgsandbox::config::policies::defaults;
+use pgsandbox::model::{
+    Code, Context, Impact, Origin, Phase, SandboxFacts, SandboxId, ServerFacts, StatementClass, Timestamp, Usage,
+};
+use pgsandbox::policy::wasm::{Host, HostSettings};
+use pgsandbox::policy::{Bundled, Set, sha256_hex};
+
+use super::{context, statement};
+
+/// Operations of the main job, with their impact.
+const OPERATIONS: [(&str, Impact); 12] = [
+    ("create_database", Impact::Creates),
+    ("list_databases", Impact::Reads),
+    ("get_connection_string", Impact::Discloses),
+    ("run_sql", Impact::Writes),
+    ("extend_database", Impact::Writes),
+    ("delete_database", Impact::Destroys),
+    ("cleanup_expired", Impact::Destroys),
+    ("list_profiles", Impact::Reads),
+    ("list_extensions", Impact::Reads),
+    ("verify_sandbox", Impact::Reads),
+    ("explain_policy", Impact::Reads),
+    ("doctor", Impact::Reads),
+];
+
+fn leak<T: ?Sized>(value: Box<T>) -> &'static T {
+    Box::leak(value)
+}
+
+/// Reads `policies/<name>/<name>.wasm` and its default settings.
+fn bundled() -> Vec<Bundled> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let read = |path: PathBuf| -> Option<Bundled> {
+        let name = path.file_name()?.to_str()?.to_owned();
+        let component = std::fs::read(path.join(format!("{name}.wasm"))).ok()?;
+        Some(Bundled {
+            sha256: leak(sha256_hex(&component).into_boxed_str()),
+            component: leak(component.into_boxed_slice()),
+            default_settings: leak(std::fs::read_to_string(path.join("default.json")).unwrap().into_boxed_str()),
+            name: leak(name.into_boxed_str()),
+        })
+    };
+    paths.into_iter().filter_map(read).collect()
+}
+
+fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
+    let now = Timestamp::from_unix_ms(1_800_000_000_000);
+    let existing = !["create_database", "list_databases", "list_profiles", "doctor"].contains(&operation);
+    Context {
+        operation,
+        impact,
+        server: Some(ServerFacts {
+            profile: "local".into(),
+            engine: "postgres".into(),
+            major: Some(15),
+            managed: true,
+        }),
+        sandbox: existing.then(|| SandboxFacts {
+            id: SandboxId::fresh(),
+            name: "pgsandbox_x".into(),
+            owner: owner.into(),
+            group_owner: None,
+            labels: Vec::new(),
+            origin: Origin::Empty,
+            created_at: now,
+            expires_at: now,
+            bytes: Some(8 << 20),
+        }),
+        principal_usage: Some(Usage { live: 1, bytes: 8 << 20 }),
+        ..context()
+    }
+}
+
+#[test]
+fn the_bundled_policies_cover_the_main_job_and_guard_it() {
+    let bundled = bundled();
+    assert_eq!(bundled.len(), 9, "{:?}", bundled.iter().map(|one| one.name).collect::<Vec<_>>());
+    let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &defaults(&bundled).unwrap(), 1).unwrap();
+    let book = MemoryBook::default();
+    let book: &dyn Book = &book;
+    for (operation, impact) in OPERATIONS {
+        for phase in [Phase::Before, Phase::Visible] {
+            let mut context = Context { phase, ..about(operation, impact, "me") };
+            if operation == "run_sql" {
+                context.statements = vec![statement(); 3];
+            }
+            let account = Account::new(&context.principal, None);
+            let balances = book.balances(&account, &set.buckets(&context), context.now).unwrap();
+            let decision = set.decide(&context, &balances);
+            assert_eq!(decision.refusal, None, "{operation}: {:#?}", decision.reports);
+            assert_eq!(
+                decision.charges.is_empty(),
+                phase == Phase::Visible,
+                "{operation} costs something, lists nothing"
+            );
+            book.charge(&account, &decision.charges, context.now).unwrap();
+        }
+    }
+    let mut sql = about("run_sql", Impact::Writes, "me");
+    let limits = set.decide(&sql, &[]).obligations;
+    assert_eq!(limits.max_rows.map(|limit| (limit.value, limit.set_by)), Some((1000, "row-limit".into())));
+    sql.statements = vec![statement()];
+    sql.statements[0].class = StatementClass::Cluster;
+    sql.statements[0].tag = "CREATE ROLE".into();
+    assert_eq!(set.decide(&sql, &[]).refusal.unwrap().code, Code::Denied);
+    let others = about("run_sql", Impact::Writes, "somebody else");
+    let refusal = set.decide(&others, &[]).refusal.unwrap();
+    assert_eq!((refusal.code, refusal.policy), (Code::DatabaseNotFound, None));
+}
+
+/// Not a test: prints what the bundled set costs here. Run with `--run-ignored only --no-capture`.
+#[test]
+#[ignore = "a measurement"]
+fn measure_bundled() {
+    let parent = tempfile::tempdir().unwrap();
+    let settings = HostSettings { cache_directory: Some(parent.path().join("compiled")), ..HostSettings::default() };
+    let specs = defaults(&bundled()).unwrap();
+    let load = || {
+        let began = std::time::Instant::now();
+        let set = Set::load(&Host::new(&settings).unwrap(), &specs, 1).unwrap();
+        println!("load: {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
+        set
+    };
+    load();
+    let set = load();
+    let mut context = about("run_sql", Impact::Writes, "me");
+    context.statements = vec![statement()];
+    let mut us: Vec<_> = (0..500)
+        .map(|_| {
+            let began = std::time::Instant::now();
+            assert_eq!(set.decide(&context, &[]).refusal, None);
+            began.elapsed().as_micros()
+        })
+        .collect();
+    us.sort_unstable();
+    println!("decide: p50 {} us, p99 {} us", us[250], us[495]);
+    for report in set.decide(&context, &[]).reports {
+        println!("  {}: {} us, fuel {}", report.policy, report.elapsed_us, report.fuel);
+    }
+}
