@@ -16,7 +16,7 @@ use crate::admission::Permit;
 use crate::engine::SandboxSpec;
 use crate::engine::postgres::SandboxSession;
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret};
-use crate::secret::KeyRing;
+use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
 
 /// What a core is made of.
@@ -139,7 +139,7 @@ impl Core {
                     }
                 }
             });
-            self.0.opened.notify_one();
+            self.0.opened.notify_waiters();
         }
         Ok(())
     }
@@ -227,8 +227,9 @@ impl Core {
     /// Returns the sandbox as its engine needs it, passwords opened.
     pub(super) async fn spec(&self, profile: &Profile, sandbox: &Sandbox) -> Result<SandboxSpec, Failure> {
         let sealed = profile.store.passwords(sandbox.id).await?.ok_or_else(not_found)?;
-        let owner = self.0.keys.open_sealed(sandbox.id, OWNER_FIELD, &sealed.owner).await?;
-        let readonly = self.0.keys.open_sealed(sandbox.id, READONLY_FIELD, &sealed.readonly).await?;
+        let (owner, readonly) = (Sealed::from_bytes(sealed.owner), Sealed::from_bytes(sealed.readonly));
+        let owner = self.0.keys.open_sealed(sandbox.id, OWNER_FIELD, &owner).await?;
+        let readonly = self.0.keys.open_sealed(sandbox.id, READONLY_FIELD, &readonly).await?;
         Ok(bare_spec(sandbox, owner, readonly))
     }
 }
@@ -254,9 +255,10 @@ pub(super) fn bare_spec(sandbox: &Sandbox, owner_password: Secret, readonly_pass
     }
 }
 
-/// Checks that a permit is for this.
+/// Checks that a permit is for this. One for a sandbox is none for acts without one: it does not open all others.
 pub(super) fn require<T>(permit: &Permit<T>, impact: Impact, target: Option<SandboxId>) -> Result<(), Failure> {
-    if permit.allows(impact, target) {
+    let wider = target.is_none() && permit.grant().target.is_some();
+    if permit.allows(impact, target) && !wider {
         return Ok(());
     }
     let grant = permit.grant();

@@ -10,12 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 
-use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec, require};
+use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
-use crate::model::{Check, CheckStatus, Failure, Impact, PlanId, RequestId, Timestamp};
+use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, Timestamp, Transport};
+use crate::secret::Sealed;
 use crate::store::{After, Claimed, ListQuery, SealedPasswords};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
@@ -65,35 +66,34 @@ impl Core {
     /// # Errors
     /// Fails if the core is about to stop.
     pub fn start_upkeep(&self, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) -> Result<(), Failure> {
-        let core = self.clone();
-        let stopping = self.inner().stopping.clone();
-        drop(self.spawn(async move {
-            let mut round = 0u32;
-            loop {
-                for profile in core.profiles() {
-                    if stopping.is_cancelled() {
-                        return;
-                    }
-                    if profile.managed() && !profile.is_open().await {
-                        continue;
-                    }
-                    if let Err(failure) = core.upkeep(profile, &authority, &audit, round).await {
-                        tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "upkeep failed");
-                    }
+        for profile in self.profiles() {
+            // Each on its own, so that one that is down does not hold up the others.
+            let tending = self.clone().tend(Arc::clone(profile), authority.clone(), Arc::clone(&audit));
+            drop(self.spawn(tending)?);
+        }
+        Ok(())
+    }
+
+    async fn tend(self, profile: Arc<Profile>, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) {
+        let stopping = &self.inner().stopping;
+        let mut round = 0u32;
+        loop {
+            if !profile.managed() || profile.is_open().await {
+                if let Err(failure) = self.upkeep(&profile, &authority, &audit, round).await {
+                    tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "upkeep failed");
                 }
                 round = round.wrapping_add(1);
-                let pause = async {
-                    tokio::select! {
-                        () = tokio::time::sleep(INTERVAL) => {}
-                        () = core.inner().opened.notified() => {}
-                    }
-                };
-                if stopping.run_until_cancelled(pause).await.is_none() {
-                    return;
-                }
             }
-        })?);
-        Ok(())
+            let pause = async {
+                tokio::select! {
+                    () = tokio::time::sleep(INTERVAL) => {}
+                    () = self.inner().opened.notified() => {}
+                }
+            };
+            if stopping.run_until_cancelled(pause).await.is_none() {
+                return;
+            }
+        }
     }
 
     /// Does one round of upkeep on one profile.
@@ -304,9 +304,11 @@ impl Core {
     /// Makes a new key, and seals the passwords of every live sandbox with it. Returns how many were sealed again.
     ///
     /// # Errors
-    /// Fails if the permit is not the program's own or for disclosing, or a profile cannot be looked at; then it may be called again.
+    /// Fails if the permit is not the program's own, or a profile cannot be looked at; then it may be called again.
     pub async fn rotate_keys<T>(&self, permit: &Permit<T>) -> Result<u64, Failure> {
-        require(permit, Impact::Discloses, None)?;
+        if permit.grant().principal.transport != Transport::Internal {
+            return Err(Failure::new(Code::Internal, "keys are rotated under the program's own permit only"));
+        }
         self.inner().keys.rotate().await?;
         let mut count = 0;
         for profile in self.profiles() {
@@ -327,15 +329,16 @@ impl Core {
     async fn reseal(&self, profile: &Profile, sandbox: &Sandbox) -> Result<bool, Failure> {
         let Some(old) = profile.store.passwords(sandbox.id).await? else { return Ok(false) };
         let keys = &self.inner().keys;
-        let owner = keys.reseal(sandbox.id, OWNER_FIELD, &old.owner).await?;
-        let readonly = keys.reseal(sandbox.id, READONLY_FIELD, &old.readonly).await?;
-        if owner.is_none() && readonly.is_none() {
+        let reseal = async |field, bytes: &[u8]| {
+            let sealed = keys.reseal(sandbox.id, field, &Sealed::from_bytes(bytes.to_vec())).await?;
+            Ok::<_, Failure>(sealed.map_or_else(|| bytes.to_vec(), Sealed::into_bytes))
+        };
+        let owner = reseal(OWNER_FIELD, &old.owner).await?;
+        let readonly = reseal(READONLY_FIELD, &old.readonly).await?;
+        let new = SealedPasswords { owner, readonly };
+        if new == old {
             return Ok(false);
         }
-        let new = SealedPasswords {
-            owner: owner.unwrap_or_else(|| old.owner.clone()),
-            readonly: readonly.unwrap_or_else(|| old.readonly.clone()),
-        };
         Ok(profile.store.replace_passwords(sandbox.id, &old, &new).await?)
     }
 }

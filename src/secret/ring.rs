@@ -47,6 +47,11 @@ impl Sealed {
         &self.0
     }
 
+    /// Returns the bytes to store, without a copy.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
     /// Returns the key that sealed the value.
     ///
     /// # Errors

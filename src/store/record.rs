@@ -7,7 +7,6 @@ use super::StoreError;
 use crate::model::{
     Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxNames, Scope, Timestamp,
 };
-use crate::secret::Sealed;
 
 /// A sandbox's state. *Expired* is none: it is a comparison with the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -223,10 +222,10 @@ pub struct Reservation {
     pub names: SandboxNames,
     /// The kind of engine.
     pub engine: String,
-    /// The owner role's password.
-    pub owner_sealed: Sealed,
-    /// The read-only role's password.
-    pub readonly_sealed: Sealed,
+    /// The owner role's password, sealed.
+    pub owner_sealed: Vec<u8>,
+    /// The read-only role's password, sealed.
+    pub readonly_sealed: Vec<u8>,
     /// The authenticated owner.
     pub owner: String,
     /// The authenticated subject.

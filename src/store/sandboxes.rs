@@ -13,7 +13,6 @@ use super::{
     Held, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store, StoreError,
 };
 use crate::model::{Limit, SandboxId, Scope, Timestamp, Usage};
-use crate::secret::Sealed;
 
 /// How long an idempotency key stands for its sandbox: longer than any client retries.
 const IDEMPOTENCY_HOURS: i32 = 24;
@@ -60,9 +59,9 @@ pub struct ListQuery {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedPasswords {
     /// The owner role's.
-    pub owner: Sealed,
+    pub owner: Vec<u8>,
     /// The read-only role's.
-    pub readonly: Sealed,
+    pub readonly: Vec<u8>,
 }
 
 /// Whose use is counted.
@@ -263,8 +262,8 @@ impl Store {
                     &new.names.database,
                     &new.names.owner_role,
                     &new.names.readonly_role,
-                    &new.owner_sealed.as_bytes(),
-                    &new.readonly_sealed.as_bytes(),
+                    &new.owner_sealed,
+                    &new.readonly_sealed,
                     &new.owner,
                     &new.subject,
                     &new.group_owner,
@@ -431,10 +430,7 @@ impl Store {
             )
             .await
             .map_err(self.typed("read sealed passwords"))?;
-        Ok(row.map(|row| SealedPasswords {
-            owner: Sealed::from_bytes(row.get(0)),
-            readonly: Sealed::from_bytes(row.get(1)),
-        }))
+        Ok(row.map(|row| SealedPasswords { owner: row.get(0), readonly: row.get(1) }))
     }
 
     /// Replaces sealed passwords, if they still are the ones that were read.
@@ -453,14 +449,7 @@ impl Store {
             .execute(
                 "update pgsandbox.sandboxes set owner_sealed = $3, readonly_sealed = $4
                  where id = $1 and prefix = $2 and owner_sealed = $5 and readonly_sealed = $6",
-                &[
-                    &Uuid::from(id),
-                    &self.prefix,
-                    &new.owner.as_bytes(),
-                    &new.readonly.as_bytes(),
-                    &old.owner.as_bytes(),
-                    &old.readonly.as_bytes(),
-                ],
+                &[&Uuid::from(id), &self.prefix, &new.owner, &new.readonly, &old.owner, &old.readonly],
             )
             .await
             .map_err(self.typed("replace sealed passwords"))?;

@@ -91,12 +91,15 @@ impl Store {
         Ok(number)
     }
 
-    /// Says that this server lives.
+    /// Says that this server lives, while the store is open. Does not open it again: that would start a managed
+    /// server which somebody stopped, and who is not open holds nothing.
     ///
     /// # Errors
     /// Fails if the metadata cannot be written.
     pub async fn heartbeat(&self) -> Result<(), StoreError> {
-        self.open().await?;
+        if !self.is_open().await {
+            return Ok(());
+        }
         let number = self.number()?;
         self.session("heartbeat")
             .await?

@@ -13,7 +13,7 @@ use pgsandbox::sandbox::{
     CleanupFilter, Core, CreateRequest, Idempotency, ListFilter, Orphans, Parts, Profile, ProfileSettings, Sandbox,
     Selector, State, UpkeepAudit,
 };
-use pgsandbox::secret::{KeyRing, KeySource, Sealed};
+use pgsandbox::secret::{KeyRing, KeySource};
 use pgsandbox::store::{QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -143,8 +143,8 @@ async fn reserve(
         request_id: RequestId::fresh(),
         names: SandboxNames::new("toy", None, id),
         engine: "toy".to_owned(),
-        owner_sealed: Sealed::from_bytes(vec![1]),
-        readonly_sealed: Sealed::from_bytes(vec![1]),
+        owner_sealed: vec![1],
+        readonly_sealed: vec![1],
         owner: owner.to_owned(),
         subject: owner.to_owned(),
         group_owner: group.map(str::to_owned),
@@ -616,6 +616,22 @@ async fn extensions_are_checked_against_profile_and_server() {
     assert_eq!((missing.code, missing.allowed), (Code::ExtensionSetupRequired, vec!["citext".to_owned()]));
     assert_eq!(make("postgis").await.unwrap_err().code, Code::ExtensionNotAllowed);
     ground.check_settled(1, "refused before anything is begun").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upkeep_runs_by_itself_and_ends_with_the_core() {
+    let ground = ground();
+    let core = ground.core().await;
+    create(&core).await.unwrap();
+    ground.all_expire().await;
+    core.start_upkeep(authority(), Arc::new(Book::default())).unwrap();
+    let until = std::time::Instant::now() + WAIT;
+    while ground.count("select count(*) from pgsandbox.sandboxes where state <> 'deleted'").await > 0 {
+        assert!(std::time::Instant::now() < until, "nobody removes it");
+    }
+    assert!(core.drain(WAIT).await);
+    ground.check_settled(0, "reaped").await;
+    assert_eq!(core.start_upkeep(authority(), Arc::new(Book::default())).unwrap_err().code, Code::Busy);
 }
 
 /// Keeps what upkeep says, and can refuse.

@@ -15,6 +15,8 @@ mod engine;
 mod harness;
 mod layers;
 mod lifecycle;
+mod lifecycle_postgres;
+mod permits;
 mod plans;
 mod policies;
 mod program;

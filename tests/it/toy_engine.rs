@@ -271,6 +271,11 @@ impl Script {
         })
     }
 
+    /// Waits until everything has stopped.
+    pub async fn crashed(&self) {
+        self.crashed.notified().await;
+    }
+
     /// Returns whether the n-th point came.
     pub fn fired(&self) -> bool {
         self.fired.load(Ordering::SeqCst)
@@ -471,7 +476,7 @@ impl Ground {
             let scenario = tokio::spawn(scenario(ground, core));
             tokio::select! {
                 ended = scenario => { ended.unwrap(); true }
-                () = script.crashed.notified() => false,
+                () = script.crashed() => false,
             }
         });
         // As a kill would: every task is dropped where it stands, and every connection with it.
