@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "406afcfeefaa817c7fc56a596c158d559dcd32a9da9a1833f8c47168a4d054ea",
+        sha256: "39b167feeca5a7642a7b418139ffdfc39ba275deb30d2dfb68ea2a0a7005e5c3",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]

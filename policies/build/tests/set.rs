@@ -1,5 +1,7 @@
 //! The bundled policies as a set: what they cover, and what they say together by default.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
 use std::collections::BTreeSet;
 
 use pgsandbox_policy::{Decision, Description, Policy, Request, Verdict, testing};

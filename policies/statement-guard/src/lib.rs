@@ -243,7 +243,14 @@ impl Rules {
             return None;
         }
         let what = format!("is of class `{}`, which may not run", class.as_str());
-        let instead = format!("classes that may are {}", self.classes.quoted());
+        let classes = self.classes.quoted();
+        let instead = if class == StatementClass::Cluster {
+            format!(
+                "roles, databases and the server's settings are outside a sandbox (`create_database` makes another one); classes that may run are {classes}"
+            )
+        } else {
+            format!("classes that may run are {classes}")
+        };
         Some(refuse(CLASS_NOT_ALLOWED, statement, number, &what, &instead))
     }
 
