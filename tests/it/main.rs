@@ -10,6 +10,7 @@
 )]
 
 mod audit;
+mod cases;
 mod config;
 mod engine;
 mod harness;
