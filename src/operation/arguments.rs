@@ -189,6 +189,7 @@ mod tests {
 
     #[derive(Debug, Deserialize, JsonSchema)]
     #[serde(rename_all = "camelCase")]
+    #[expect(dead_code, reason = "only reading it is tried")]
     struct Input {
         sql: String,
         row_limit: Option<Whole>,

@@ -204,6 +204,7 @@ impl Operation for RunSql {
             session.close();
         }
         let mut results = outcome?;
+        results.say_what_cut(&permit.grant().obligations);
         results.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let warnings = std::mem::take(&mut results.warnings);
         Ok(Done::new(results.summary(), results).warn(warnings))

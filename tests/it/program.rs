@@ -146,7 +146,7 @@ impl Stdio {
     pub(crate) fn send_raw(&mut self, line: &str) {
         let input = self.input.as_mut().unwrap();
         // A program that was killed on purpose does not read any more.
-        let _ = writeln!(input, "{line}").and_then(|()| input.flush());
+        writeln!(input, "{line}").and_then(|()| input.flush()).ok();
     }
 
     /// Sends a request without waiting; returns its id. Ids begin at 0, which must work like any other.
@@ -217,8 +217,8 @@ impl Drop for Stdio {
     fn drop(&mut self) {
         self.input = None;
         if thread::panicking() {
-            let _ = self.child.kill();
+            self.child.kill().ok();
         }
-        let _ = self.child.wait();
+        self.child.wait().ok();
     }
 }
