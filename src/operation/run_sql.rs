@@ -160,6 +160,11 @@ impl Operation for RunSql {
     };
     type Output = SqlResults;
 
+    fn check(&self) -> Result<(), Failure> {
+        self.limits()?;
+        self.params().map(|_| ())
+    }
+
     fn asks(&self) -> Asks {
         Asks {
             about: About::Sandbox((&self.database).into()),
