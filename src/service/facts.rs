@@ -102,7 +102,7 @@ pub(super) fn hide_what_is_not_the_callers(decision: &mut Decision, asks: &Asks)
     let Some(refusal) = &mut decision.refusal else { return };
     if refusal.code == Code::DatabaseNotFound && matches!(asks.about, About::Sandbox(_)) {
         let detail = refusal.audit.take().unwrap_or_default();
-        *refusal = sandbox::not_found().audit(detail);
+        *refusal = sandbox::not_found().audit(format!("hidden by a policy: {detail}"));
     }
 }
 
