@@ -157,7 +157,14 @@ impl App {
         let default_profile = config.default_profile.clone();
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
         let audit = Audit::deferred(config.audit.clone());
-        audit.recover();
+        match audit.recover() {
+            Ok(recovery) => recovery
+                .faults
+                .iter()
+                .for_each(|fault| tracing::warn!(?fault, "an audit segment could not be recovered")),
+            // Each request tries anew, and is refused as long as the log cannot be written.
+            Err(error) => tracing::error!(%error, "the audit log cannot be used"),
+        }
         let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
         let service = Service::new(Parts {
             core: core.clone(),

@@ -104,6 +104,6 @@ fn cell(value: &Value) -> String {
         Value::Null => "∅".to_owned(),
         // Control characters could drive the terminal.
         Value::String(text) => text.chars().map(|c| if c.is_control() { '␣' } else { c }).collect(),
-        other => other.to_string(),
+        Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     }
 }

@@ -51,14 +51,14 @@ impl<R: AsyncRead + Unpin> AsyncRead for DrainingInput<R> {
         let this = &mut *self;
         if this.ended.is_none() {
             let before = buf.filled().len();
-            match Pin::new(&mut this.inner).poll_read(cx, buf) {
-                Poll::Ready(Ok(())) if buf.filled().len() == before && buf.remaining() > 0 => {
-                    // A call that was just read may not have begun: look again after a tick.
-                    let tick = Box::pin(tokio::time::sleep(DRAIN_TICK));
-                    this.ended = Some((tokio::time::Instant::now() + DRAIN, tick));
-                }
-                other => return other,
+            let polled = Pin::new(&mut this.inner).poll_read(cx, buf);
+            let at_end = matches!(polled, Poll::Ready(Ok(()))) && buf.filled().len() == before && buf.remaining() > 0;
+            if !at_end {
+                return polled;
             }
+            // A call that was just read may not have begun: look again after a tick.
+            let tick = Box::pin(tokio::time::sleep(DRAIN_TICK));
+            this.ended = Some((tokio::time::Instant::now() + DRAIN, tick));
         }
         let Some((deadline, tick)) = &mut this.ended else { return Poll::Pending };
         loop {

@@ -189,6 +189,7 @@ mod tests {
 
     #[derive(Debug, Deserialize, JsonSchema)]
     #[serde(rename_all = "camelCase")]
+    #[expect(dead_code, reason = "only reading it is tried")]
     struct Input {
         sql: String,
         row_limit: Option<Whole>,
@@ -215,8 +216,8 @@ mod tests {
     fn every_fault_is_named_at_once_and_no_value_is_shown() {
         check(
             json!({"rowLimit": "hunter2", "extensions": ["a", 3]}),
-            "argument `rowLimit` must be an integer, and is a string; each item of argument `extensions` must be a string, \
-             and is an integer; argument `sql` is required",
+            "argument `sql` is required; argument `rowLimit` must be an integer, and is a string; each item of argument \
+             `extensions` must be a string, and is an integer",
         );
     }
 

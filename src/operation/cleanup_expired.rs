@@ -6,12 +6,13 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::create_database::check_labels;
 use super::list_databases::FailedProfile;
 use super::selector::ProfileSelector;
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
 use crate::model::{Failure, Impact, ObligationKind, Requested, SandboxId};
-use crate::sandbox::CleanupFilter;
+use crate::sandbox::{CleanupFilter, bounds};
 
 /// Arguments of `cleanup_expired`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -85,6 +86,11 @@ impl Operation for CleanupExpired {
         idempotent: true,
     };
     type Output = CleanedUp;
+
+    fn check(&self) -> Result<(), Failure> {
+        bounds::check_text("owner", self.owner.as_deref())?;
+        check_labels(self.labels.as_ref())
+    }
 
     fn asks(&self) -> Asks {
         Asks {

@@ -12,7 +12,7 @@ use super::selector::ProfileSelector;
 use super::{About, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Effective, Permit};
 use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested};
-use crate::sandbox::{CreateRequest, Idempotency, Sandbox};
+use crate::sandbox::{CreateRequest, Idempotency, Sandbox, bounds};
 
 /// The extension that every database has from the start.
 const BUILT_IN: &str = "plpgsql";
@@ -93,6 +93,12 @@ impl Admissible for CreateDatabase {
     }
 }
 
+/// Checks the labels of an input.
+pub(super) fn check_labels(labels: Option<&BTreeMap<String, String>>) -> Result<(), Failure> {
+    let labels: Vec<(String, String)> = labels.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+    bounds::check_labels(&labels)
+}
+
 /// Refuses a time to live over a policy's limit.
 pub(super) fn check_ttl(ttl: Whole, limit: &Limit) -> Result<(), Failure> {
     if ttl.within(1, limit.value).is_some() {
@@ -136,6 +142,15 @@ impl Operation for CreateDatabase {
         idempotent: false,
     };
     type Output = Created;
+
+    fn check(&self) -> Result<(), Failure> {
+        ttl_minutes(self.ttl_minutes)?;
+        bounds::check_text("nameHint", self.name_hint.as_deref())?;
+        bounds::check_text("owner", self.owner.as_deref())?;
+        bounds::check_text("idempotencyKey", self.idempotency_key.as_deref())?;
+        check_labels(self.labels.as_ref())?;
+        bounds::check_extension_names(self.extensions.as_deref().unwrap_or_default())
+    }
 
     fn asks(&self) -> Asks {
         Asks {

@@ -56,6 +56,10 @@ impl Operation for ExtendDatabase {
     };
     type Output = Extended;
 
+    fn check(&self) -> Result<(), Failure> {
+        ttl_minutes(Some(self.ttl_minutes)).map(|_| ())
+    }
+
     fn asks(&self) -> Asks {
         Asks {
             about: About::Sandbox((&self.database).into()),

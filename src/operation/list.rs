@@ -105,6 +105,7 @@ impl Entry {
             make_output: envelope_schema::<T::Output>,
             read: |entry, arguments| {
                 let input = arguments::read::<T>(T::SPEC.name, entry.input_schema(), arguments)?;
+                input.check()?;
                 Ok(Box::new(Request(input)))
             },
         }

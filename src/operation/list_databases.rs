@@ -7,12 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
+use super::create_database::check_labels;
 use super::selector::ProfileSelector;
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
 use crate::model::limits::LIST_PAGE_MAX;
 use crate::model::{Code, Failure, Impact, ObligationKind, Requested};
-use crate::sandbox::{ListFilter, ProfileFailure, Sandbox};
+use crate::sandbox::{ListFilter, ProfileFailure, Sandbox, bounds};
 
 /// The Postgres version that means every version.
 const ALL_VERSIONS: &str = "*";
@@ -134,6 +135,11 @@ impl Operation for ListDatabases {
         idempotent: true,
     };
     type Output = Databases;
+
+    fn check(&self) -> Result<(), Failure> {
+        bounds::check_text("owner", self.owner.as_deref())?;
+        check_labels(self.labels.as_ref())
+    }
 
     fn asks(&self) -> Asks {
         Asks {

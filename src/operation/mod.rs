@@ -52,6 +52,14 @@ pub trait Operation: Admissible + DeserializeOwned + JsonSchema + Send + Sync + 
     /// What it hands back.
     type Output: Serialize + JsonSchema + Send;
 
+    /// Finds fault with the arguments themselves, before anything is gathered or decided.
+    ///
+    /// # Errors
+    /// Fails with the argument's own code.
+    fn check(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Says which facts the policies need to see.
     fn asks(&self) -> Asks;
 

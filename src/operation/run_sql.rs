@@ -160,6 +160,11 @@ impl Operation for RunSql {
     };
     type Output = SqlResults;
 
+    fn check(&self) -> Result<(), Failure> {
+        self.limits()?;
+        self.params().map(|_| ())
+    }
+
     fn asks(&self) -> Asks {
         Asks {
             about: About::Sandbox((&self.database).into()),
@@ -204,6 +209,7 @@ impl Operation for RunSql {
             session.close();
         }
         let mut results = outcome?;
+        results.say_what_cut(&permit.grant().obligations);
         results.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let warnings = std::mem::take(&mut results.warnings);
         Ok(Done::new(results.summary(), results).warn(warnings))

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::envelope::EnvelopeError;
 use crate::engine::postgres::{Cell, Column, Notice, ResultSet};
-use crate::model::Failure;
 use crate::model::limits::NOTICES_MAX;
+use crate::model::{Failure, Obligations};
 
 /// What a value costs beside its text, in bytes: quotes and a comma.
 const CELL_BYTES: u64 = 5;
@@ -139,6 +139,14 @@ impl SqlResults {
             self.total_row_count_known = last.total_row_count_known;
             self.truncated = last.truncated;
             self.truncated_by.clone_from(&last.truncated_by);
+        }
+    }
+
+    /// Says which policy's limit cut a result, where one did.
+    pub(super) fn say_what_cut(&mut self, demands: &Obligations) {
+        let cut_by = |by: &str| self.result_sets.iter().any(|set| set.truncated_by.as_deref() == Some(by));
+        if let Some(limit) = demands.max_result_bytes.as_ref().filter(|_| cut_by("bytes")) {
+            self.warnings.push(format!("rows are cut at {} bytes, set by `{}`", limit.value, limit.set_by));
         }
     }
 

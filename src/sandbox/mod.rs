@@ -6,6 +6,7 @@
 //! not bear the profile's prefix. What a sandbox is made of is known to its engine only.
 
 mod access;
+pub mod bounds;
 mod core;
 mod create;
 mod find;

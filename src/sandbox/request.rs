@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::ProfileSettings;
+use super::bounds::{check_extension_names, check_labels, check_text};
 use crate::admission::Grant;
-use crate::model::limits::{EXTENSIONS_MAX, LABEL_BYTES_MAX, LABELS_MAX, NAME_BYTES_MAX};
 use crate::model::{Code, Failure, Limit, Obligations, Scope};
 use crate::store::{Idempotency, QuotaLimits};
 
@@ -13,8 +13,6 @@ pub(super) const ALLOWED_BY_DEFAULT: [&str; 6] = ["citext", "hstore", "ltree", "
 /// Extensions that reach out of the database or run untrusted code; no profile can allow them.
 const NEVER_ALLOWED: [&str; 8] =
     ["adminpack", "dblink", "file_fdw", "plperlu", "plpython2u", "plpython3u", "pltclu", "postgres_fdw"];
-/// The longest name of an extension: Postgres' limit for identifiers.
-const EXTENSION_BYTES_MAX: usize = 63;
 
 /// A sandbox as it is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +95,8 @@ impl CreateRequest {
         check_text("nameHint", self.name_hint.as_deref())?;
         check_text("owner", grant.group_owner.as_deref())?;
         check_text("idempotencyKey", self.idempotency.as_ref().map(|idempotency| idempotency.key.as_str()))?;
-        check_labels(&mut self.labels)?;
+        check_labels(&self.labels)?;
+        self.labels.sort();
         let extensions = check_extensions(&self.profile, &self.extensions, &settings.allowed_extensions)?;
         Ok(CheckedRequest {
             ttl_minutes,
@@ -119,60 +118,11 @@ pub(super) struct CheckedRequest {
     pub(super) idempotency: Option<Idempotency>,
 }
 
-fn check_text(argument: &str, text: Option<&str>) -> Result<(), Failure> {
-    let Some(text) = text else { return Ok(()) };
-    if text.len() > NAME_BYTES_MAX {
-        let length = text.len();
-        return Err(Failure::new(Code::InvalidArguments, format!("`{argument}` of {length} bytes is too long"))
-            .hint(format!("use {NAME_BYTES_MAX} bytes or less")));
-    }
-    if text.contains('\0') {
-        return Err(Failure::new(Code::InvalidArguments, format!("`{argument}` holds a NUL character")));
-    }
-    Ok(())
-}
-
-fn check_labels(labels: &mut [(String, String)]) -> Result<(), Failure> {
-    let invalid = |text: String| Failure::new(Code::InvalidArguments, text);
-    if labels.len() > LABELS_MAX {
-        return Err(invalid(format!("{} labels are too many", labels.len())).hint(format!("use {LABELS_MAX} or less")));
-    }
-    for (key, value) in &*labels {
-        if key.is_empty() {
-            return Err(invalid("a label has an empty key".to_owned()));
-        }
-        if key.len() > LABEL_BYTES_MAX || value.len() > LABEL_BYTES_MAX {
-            return Err(invalid("a label's key or value is too long".to_owned())
-                .hint(format!("use {LABEL_BYTES_MAX} bytes or less for each")));
-        }
-        if key.contains('\0') || value.contains('\0') {
-            return Err(invalid("a label holds a NUL character".to_owned()));
-        }
-    }
-    labels.sort();
-    match labels.windows(2).find_map(|pair| match pair {
-        [(a, _), (b, _)] if a == b => Some(a),
-        _ => None,
-    }) {
-        Some(key) => Err(invalid(format!("the label `{key}` is given twice"))),
-        None => Ok(()),
-    }
-}
-
 /// Returns the extensions once each, in the order given.
 fn check_extensions(profile: &str, asked: &[String], allowed: &[String]) -> Result<Vec<String>, Failure> {
-    if asked.len() > EXTENSIONS_MAX {
-        return Err(Failure::new(Code::InvalidExtensions, format!("{} extensions are too many", asked.len()))
-            .hint(format!("ask for {EXTENSIONS_MAX} or less")));
-    }
+    check_extension_names(asked)?;
     let mut extensions: Vec<String> = Vec::with_capacity(asked.len());
     for name in asked {
-        let letters = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-');
-        if !letters || name.is_empty() || name.len() > EXTENSION_BYTES_MAX {
-            let shown: String = name.chars().take(EXTENSION_BYTES_MAX).flat_map(char::escape_default).collect();
-            return Err(Failure::new(Code::InvalidExtensions, format!("`{shown}` is no extension's name"))
-                .hint("use lower-case letters, digits, `_` and `-`"));
-        }
         let permitted = allowed.iter().filter(|allowed| !NEVER_ALLOWED.contains(&allowed.as_str()));
         if NEVER_ALLOWED.contains(&name.as_str()) || !allowed.contains(name) {
             return Err(Failure::new(
@@ -269,24 +219,5 @@ mod tests {
         check_extensions_of(&["x\"; drop"], Err(Code::InvalidExtensions));
         check_extensions_of(&[""], Err(Code::InvalidExtensions));
         check_extensions_of(&["citext"; 26], Err(Code::InvalidExtensions));
-    }
-
-    fn check_labels_of(labels: &[(&str, &str)], ok: bool) {
-        let mut labels: Vec<_> = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        assert_eq!(check_labels(&mut labels).is_ok(), ok, "{labels:?}");
-    }
-
-    #[test]
-    fn labels_are_bounded() {
-        check_labels_of(&[("task", "x"), ("branch", "")], true);
-        check_labels_of(&[("task", "x"), ("task", "y")], false);
-        check_labels_of(&[("", "x")], false);
-        check_labels_of(&[("task", "a\0b")], false);
-        check_labels_of(&[("task", &"x".repeat(LABEL_BYTES_MAX))], true);
-        check_labels_of(&[("task", &"x".repeat(LABEL_BYTES_MAX + 1))], false);
-        let keys: Vec<String> = (0..=LABELS_MAX).map(|n| n.to_string()).collect();
-        let many: Vec<_> = keys.iter().map(|key| (key.as_str(), "")).collect();
-        check_labels_of(&many[1..], true);
-        check_labels_of(&many, false);
     }
 }

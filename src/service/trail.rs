@@ -89,13 +89,12 @@ impl Trail {
 
     /// Renders the reply. A closing line that could not be written is said; the deed stands.
     pub(super) fn reply(self, outcome: Result<Done<Value>, Failure>, closed: Result<(), AuditError>) -> Envelope {
-        let note = self.note();
+        let acted = outcome.as_ref().map_or(true, |done| !done.warnings.is_empty());
+        let note = self.note().filter(|_| acted);
         let mut envelope = match outcome {
             Ok(done) => Envelope::done(self.id, done, note),
             Err(failure) => {
-                if let Some(detail) = &failure.audit {
-                    tracing::warn!(request = %self.id, code = failure.code.as_str(), detail, "request failed");
-                }
+                log(self.id, &failure);
                 Envelope::failed(self.id, &failure, note)
             }
         };
@@ -113,6 +112,18 @@ impl Trail {
         let limits = self.limits.get().filter(|limits| !limits.is_empty())?;
         let generation = self.decision.get()?.generation.digest.clone();
         Some(PolicyNote { generation, limits: limits.iter().map(LimitNote::from).collect() })
+    }
+}
+
+/// Logs why a request failed: refusals are the gate's daily work, and what nobody intended is for people to see.
+fn log(id: RequestId, failure: &Failure) {
+    let detail = failure.audit.as_deref().unwrap_or_default();
+    let intended =
+        matches!(failure.code.category(), "policy" | "validation" | "sql_analysis" | "sql_syntax" | "sql_execution");
+    if intended {
+        tracing::debug!(request = %id, code = failure.code.as_str(), detail, "request refused");
+    } else {
+        tracing::warn!(request = %id, code = failure.code.as_str(), detail, "request failed");
     }
 }
 

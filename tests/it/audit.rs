@@ -558,8 +558,14 @@ fn decision() -> Decision {
     let mut obligations = Obligations::default();
     obligations.add("row-limit", Obligation::MaxRows(50));
     obligations.add("readonly", Obligation::ReadOnly);
-    let report =
-        |policy: &str, mode, said| PolicyReport { policy: policy.into(), mode, said, elapsed_us: 7, fuel: 900 };
+    let report = |policy: &str, mode, said| PolicyReport {
+        policy: policy.into(),
+        mode,
+        said,
+        elapsed_us: 7,
+        fuel: 900,
+        replayable: true,
+    };
     let denial = Denial {
         code: "no_where".into(),
         message: "for the agent".into(),

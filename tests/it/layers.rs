@@ -125,7 +125,7 @@ fn only_the_wiring_takes_the_authority_to_act_unasked() {
         .filter(|(file, text)| text.contains("SystemAuthority::take") && !file.ends_with("permit.rs"))
         .map(|(file, _)| file)
         .collect();
-    assert!(takers.iter().all(|file| folder_of(file).as_deref() == Some("app")), "{takers:?}");
+    assert!(takers.iter().all(|file| file.ends_with("src/app.rs")), "{takers:?}");
 }
 
 fn sources() -> Vec<(PathBuf, String)> {
@@ -142,13 +142,33 @@ fn collect(dir: &Path, found: &mut Vec<(PathBuf, String)>) {
             collect(&path, found);
         } else if path.extension().is_some_and(|e| e == "rs") {
             let text = fs::read_to_string(&path).unwrap();
-            found.push((path, without_comments(&text)));
+            found.push((path, without_strings(&without_comments(&text))));
         }
     }
 }
 
 fn without_comments(text: &str) -> String {
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+/// Leaves plain string literals out: a log target is no path.
+fn without_strings(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut inside = false;
+    let mut escaped = false;
+    for c in text.chars() {
+        match (inside, c) {
+            (true, '\\') if !escaped => {
+                escaped = true;
+                continue;
+            }
+            (_, '"') if !escaped && !out.ends_with('\'') => inside = !inside,
+            (false, c) => out.push(c),
+            (true, _) => {}
+        }
+        escaped = false;
+    }
+    out
 }
 
 /// The folder that a file belongs to; `service.rs` and `app.rs` belong to the folders of their names.

@@ -2,7 +2,9 @@
 //!
 //! The stdio client here is a few lines of JSON-RPC of its own, so that what goes over the wire is seen as it is.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio as Pipe};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -25,9 +27,43 @@ impl Home {
     pub(crate) fn fresh() -> Self {
         // Below `/tmp`, and open to be passed through: the cluster's user is another one where tests run as root.
         let dir = tempfile::Builder::new().prefix("pgsandbox-it.").tempdir_in("/tmp").unwrap();
-        #[expect(clippy::unwrap_used, reason = "a test's own directory")]
-        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        Self { dir, variables: Vec::new() }
+        fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let home = Self { dir, variables: Vec::new() };
+        home.take_compiled_policies();
+        home
+    }
+
+    /// Begins with the compiled policies of an earlier test: compiling them takes an unoptimised program some seconds,
+    /// and is tried by tests of its own.
+    fn take_compiled_policies(&self) {
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled-policies");
+        fs::create_dir_all(kept.parent().unwrap()).unwrap();
+        let lock = File::create(kept.with_extension("lock")).unwrap();
+        lock.lock().unwrap();
+        // Compiled code of another build is of no use to this one.
+        let program = fs::metadata(env!("CARGO_BIN_EXE_pgsandbox")).unwrap().modified().unwrap();
+        let stamp = format!("{program:?}");
+        if fs::read_to_string(kept.join("stamp")).is_ok_and(|of| of == stamp) {
+            copy_dir(&kept.join("state"), &self.state());
+            return;
+        }
+        if kept.exists() {
+            fs::remove_dir_all(&kept).unwrap();
+        }
+        let listed = self.run(&["policy", "list"]);
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        // The mark of a state directory, and the compiled code; keys and records are each test's own.
+        for entry in fs::read_dir(self.state()).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if name == "cache" || (path.is_file() && name != "master.keys") {
+                let to = kept.join("state").join(&name);
+                fs::create_dir_all(kept.join("state")).unwrap();
+                if path.is_dir() { copy_dir(&path, &to) } else { _ = fs::copy(&path, &to).unwrap() }
+            }
+        }
+        fs::set_permissions(kept.join("state"), fs::metadata(self.state()).unwrap().permissions()).unwrap();
+        fs::write(kept.join("stamp"), stamp).unwrap();
     }
 
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
@@ -57,6 +93,16 @@ impl Home {
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).stdin(Pipe::null()).output().unwrap()
+    }
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    fs::set_permissions(to, fs::metadata(from).unwrap().permissions()).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() { copy_dir(&path, &to) } else { _ = fs::copy(&path, &to).unwrap() }
     }
 }
 
@@ -146,7 +192,7 @@ impl Stdio {
     pub(crate) fn send_raw(&mut self, line: &str) {
         let input = self.input.as_mut().unwrap();
         // A program that was killed on purpose does not read any more.
-        let _ = writeln!(input, "{line}").and_then(|()| input.flush());
+        writeln!(input, "{line}").and_then(|()| input.flush()).ok();
     }
 
     /// Sends a request without waiting; returns its id. Ids begin at 0, which must work like any other.
@@ -217,8 +263,8 @@ impl Drop for Stdio {
     fn drop(&mut self) {
         self.input = None;
         if thread::panicking() {
-            let _ = self.child.kill();
+            self.child.kill().ok();
         }
-        let _ = self.child.wait();
+        self.child.wait().ok();
     }
 }
