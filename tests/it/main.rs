@@ -14,6 +14,7 @@ mod cases;
 mod config;
 mod engine;
 mod harness;
+mod labelled;
 mod layers;
 mod lifecycle;
 mod lifecycle_postgres;
