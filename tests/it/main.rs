@@ -12,6 +12,7 @@
 mod audit;
 mod cases;
 mod config;
+mod crash;
 mod engine;
 mod harness;
 mod labelled;
