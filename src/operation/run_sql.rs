@@ -15,7 +15,9 @@ use super::selector::DatabaseSelector;
 use super::sql_results::{ResultSetEntry, SqlResults, StatementFailure};
 use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};
-use crate::engine::postgres::{Param, ResultLimits, ResultSet, SandboxSession, StatementCall, TxStatus, WireError};
+use crate::engine::postgres::{
+    Param, Rest, ResultLimits, ResultSet, SandboxSession, StatementCall, TxStatus, WireError,
+};
 use crate::model::limits::{
     PARAMS_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, ROWS_DEFAULT, ROWS_MAX, STATEMENT_TIMEOUT_MS_DEFAULT,
     STATEMENT_TIMEOUT_MS_MAX, STDIN_BYTES_MAX, VALUE_BYTES_MAX,
@@ -37,7 +39,7 @@ pub(super) struct RunSql {
     sql: String,
     /// Run as the read-only role in a read-only transaction; only reads are let through. Default false.
     readonly: Option<bool>,
-    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten: the rest is not fetched.
+    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; what may have effects runs to its end.
     row_limit: Option<Whole>,
     /// Values for $1, $2, … of a single statement: text, numbers, true, false or null.
     params: Option<Vec<Value>>,
@@ -324,7 +326,9 @@ impl<'a> Work<'a> {
         let text = self.text.get(statement.text.clone()).unwrap_or_default();
         let copies_in = statement.facts.class == StatementClass::CopyIn;
         let copy_in = if copies_in { inline.or(self.stdin).map(str::as_bytes) } else { None };
-        let call = StatementCall { text, params: &self.params, limits, timeout, copy_in };
+        // What may have effects has all of them, however few of its rows are asked for.
+        let rest = if statement.facts.read_only_safe { Rest::Unfetched } else { Rest::Counted };
+        let call = StatementCall { text, params: &self.params, limits, rest, timeout, copy_in };
         if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
     }
 }
