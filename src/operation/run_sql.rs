@@ -192,7 +192,21 @@ impl Operation for RunSql {
         let handle = session.cancel_handle();
         let started = Instant::now();
         let outcome = {
-            let running = work.run(&mut session);
+            let running = async {
+                let outcome = work.run(&mut session, started).await;
+                if !work.read_only || !lacks_a_right(&outcome) {
+                    return outcome;
+                }
+                match call.core.restore_reads(&permit, id).await {
+                    Ok(true) => work.run(&mut session, started).await,
+                    Ok(false) => outcome,
+                    Err(failure) => {
+                        // The caller is better served with what the statement met.
+                        tracing::warn!(code = failure.code.as_str(), "the reader's rights could not be restored");
+                        outcome
+                    }
+                }
+            };
             tokio::pin!(running);
             tokio::select! {
                 outcome = &mut running => outcome,
@@ -271,8 +285,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    async fn run(&self, session: &mut SandboxSession) -> Result<SqlResults, Failure> {
-        let deadline = Instant::now() + self.timeout;
+    async fn run(&self, session: &mut SandboxSession, started: Instant) -> Result<SqlResults, Failure> {
+        let deadline = started + self.timeout;
         let mut results = SqlResults::default();
         let mut bytes_left = self.limits.bytes_max;
         let mut committed = false;
@@ -330,6 +344,16 @@ impl<'a> Work<'a> {
         let rest = if statement.facts.read_only_safe { Rest::Unfetched } else { Rest::Counted };
         let call = StatementCall { text, params: &self.params, limits, rest, timeout, copy_in };
         if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
+    }
+}
+
+/// Returns whether a statement failed because its role may not do something.
+fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
+    match outcome {
+        Ok(results) => {
+            results.statement_failures.iter().any(|failure| failure.code() == Code::PermissionDenied.as_str())
+        }
+        Err(failure) => failure.code == Code::PermissionDenied,
     }
 }
 

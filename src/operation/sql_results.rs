@@ -50,6 +50,12 @@ pub(super) struct StatementFailure {
     error: EnvelopeError,
 }
 
+impl StatementFailure {
+    pub(super) fn code(&self) -> &str {
+        &self.error.code
+    }
+}
+
 impl From<&Failure> for StatementFailure {
     fn from(failure: &Failure) -> Self {
         Self { error: failure.into() }
