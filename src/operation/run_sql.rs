@@ -298,7 +298,7 @@ impl<'a> Work<'a> {
             span.record(span::STATEMENT_FINGERPRINT, statement.facts.fingerprint.to_string());
             match self.run_one(session, statement, limits, left).instrument(span.clone()).await {
                 Ok(mut set) => {
-                    committed |= session.status() == TxStatus::Idle && !self.read_only;
+                    committed |= session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set);
                     results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped);
                     let entry = ResultSetEntry::new(index, &set);
                     span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
@@ -345,6 +345,12 @@ impl<'a> Work<'a> {
         let call = StatementCall { text, params: &self.params, limits, rest, timeout, copy_in };
         if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
     }
+}
+
+/// Returns whether a statement after which no transaction is open may have made something last.
+fn may_commit(statement: &Statement, set: &ResultSet) -> bool {
+    // A COMMIT of a failed transaction is answered with ROLLBACK.
+    !statement.facts.read_only_safe && set.command_tag.as_deref() != Some("ROLLBACK")
 }
 
 /// Returns whether a statement failed because its role may not do something.
