@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rmcp::ErrorData;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListToolsResult,
-    PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest, CustomResult, ErrorCode,
+    Implementation, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::Value;
@@ -111,6 +111,21 @@ impl ServerHandler for Handler {
             return Err(ErrorData::invalid_params(envelope.summary.clone(), Some(envelope.to_json())));
         }
         Ok(render(&envelope, structured, self.rows_in).into())
+    }
+
+    /// Refuses what rmcp could not read as any method it knows: one it does know was given parameters of a wrong shape.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(match request.method.as_str() {
+            "tools/call" => {
+                ErrorData::invalid_params("`params` takes `name`, a string, and `arguments`, an object", None)
+            }
+            "tools/list" => ErrorData::invalid_params("`params` takes `cursor`, a string", None),
+            _ => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "there is no such method", None),
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! it came, and every answer is rendered from the service's. Nothing here decides or acts.
 
 mod handler;
+mod lines;
 mod progress;
 mod stdio;
 mod tools;

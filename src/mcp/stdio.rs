@@ -7,16 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rmcp::service::serve_server;
-use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::io::stdio_pipes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
 use super::handler::Handler;
+use super::lines::Lines;
 use crate::service::Service;
 
-/// The longest line taken, in bytes: SQL of the largest size, escaped, with room for the rest.
-const LINE_BYTES_MAX: usize = 8 << 20;
 /// How long calls that run when the input ends may take to finish.
 const DRAIN: Duration = Duration::from_secs(60);
 /// How often running calls are counted once the input has ended.
@@ -29,11 +27,14 @@ const DRAIN_TICK: Duration = Duration::from_millis(10);
 pub async fn serve_stdio(service: Arc<Service>, handler: Handler) -> io::Result<()> {
     let (input, output) = stdio_pipes();
     let input = DrainingInput { inner: input, service, ended: None };
-    let transport = AsyncRwTransport::new_server(input, output).with_max_line_length(LINE_BYTES_MAX);
-    let running = match serve_server(handler, transport).await {
+    let running = match serve_server(handler, Lines::new(input, output)).await {
         Ok(running) => running,
         // A client that goes away before the handshake has nothing to be told.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
+        // Its own words would quote the message.
+        Err(rmcp::service::ServerInitializeError::ExpectedInitializeRequest(_)) => {
+            return Err(io::Error::other("the client's first message is no handshake"));
+        }
         Err(error) => return Err(io::Error::other(error.to_string())),
     };
     running.waiting().await.map(|_reason| ()).map_err(io::Error::other)

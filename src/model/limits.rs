@@ -16,6 +16,8 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 pub const REPLY_BYTES_DEFAULT: u64 = 256 << 10;
 /// The most row data of one reply that a policy may allow, in bytes.
 pub const REPLY_BYTES_MAX: u64 = 4 << 20;
+/// The most that one reply says around the rows of its results, in bytes: tags, columns, failures of statements.
+pub const REPLY_FRAME_BYTES_MAX: usize = 2 << 20;
 /// Rows returned per result set unless asked otherwise.
 pub const ROWS_DEFAULT: u64 = 100;
 /// The most rows that can be asked for.

@@ -12,6 +12,8 @@ use crate::model::{Code, Failure};
 
 /// How alike two names must be for one to be suggested, from 0 to 1.
 const SIMILARITY_MIN: f64 = 0.7;
+/// The longest name that is compared, in characters: comparing takes time in proportion to both lengths.
+const COMPARED_CHARS_MAX: usize = 64;
 
 /// Reads `arguments` as the input that `schema` describes.
 ///
@@ -33,6 +35,9 @@ pub fn read<T: DeserializeOwned>(operation: &str, schema: &JsonObject, arguments
 /// Returns the one of `known` that is most like `name`, if any is like it.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let fold = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
+    if name.chars().nth(COMPARED_CHARS_MAX).is_some() {
+        return None;
+    }
     let folded = fold(name);
     known
         .into_iter()
@@ -210,6 +215,13 @@ mod tests {
             json!({"sql": "x", "row_limits": 3}),
             "unknown argument `row_limits`, the nearest known one is `rowLimit`",
         );
+    }
+
+    #[test]
+    fn a_name_of_megabytes_is_not_compared() {
+        let known = ["sql", "rowLimit"];
+        assert_eq!(nearest("rowlimits", known), Some("rowLimit"));
+        assert_eq!(nearest(&"rowLimit".repeat(9), known), None);
     }
 
     #[test]

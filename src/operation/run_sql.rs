@@ -12,7 +12,7 @@ use tracing::Instrument;
 use super::arguments::Whole;
 use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
-use super::sql_results::{ResultSetEntry, SqlResults, StatementFailure};
+use super::sql_results::{ResultSetEntry, SqlResults};
 use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};
 use crate::engine::postgres::{
@@ -226,6 +226,7 @@ impl Operation for RunSql {
         }
         let mut results = outcome?;
         results.say_what_cut(&permit.grant().obligations);
+        results.say_what_is_left_out();
         results.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let warnings = std::mem::take(&mut results.warnings);
         Ok(Done::new(results.summary(), results).warn(warnings))
@@ -303,7 +304,7 @@ impl<'a> Work<'a> {
                     let entry = ResultSetEntry::new(index, &set);
                     span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
                     bytes_left = bytes_left.saturating_sub(entry.kept_bytes());
-                    results.result_sets.push(entry);
+                    results.add_set(entry);
                 }
                 Err(error) => {
                     results.add_notices(session.take_notices(), 0);
@@ -313,7 +314,7 @@ impl<'a> Work<'a> {
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);
                     }
-                    results.statement_failures.push(StatementFailure::from(&failure));
+                    results.add_failure(&failure);
                 }
             }
         }
@@ -378,7 +379,10 @@ fn check_read_only(statement: &Statement, index: u32) -> Result<(), Failure> {
         Failure::new(Code::ReadonlyViolation, message)
     };
     let reads = [StatementClass::Read, StatementClass::Show, StatementClass::Explain, StatementClass::CopyOut];
-    failure.hint = Some(if reads.contains(&facts.class) {
+    failure.hint = Some(if reads.contains(&facts.class) && facts.functions.is_empty() {
+        "the statement is in a form, or nested to a depth, that is not understood in full; write it more plainly"
+            .to_owned()
+    } else if reads.contains(&facts.class) {
         format!("only Postgres' own harmless functions are let through; seen: {}", facts.functions.join(", "))
     } else {
         "reads, SHOW, EXPLAIN and COPY … TO STDOUT run read-only; leave `readonly` away to write".to_owned()

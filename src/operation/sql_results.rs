@@ -6,11 +6,17 @@ use serde_json::Value;
 
 use super::envelope::EnvelopeError;
 use crate::engine::postgres::{Cell, Column, Notice, ResultSet};
-use crate::model::limits::NOTICES_MAX;
+use crate::model::limits::{NOTICES_MAX, REPLY_FRAME_BYTES_MAX};
 use crate::model::{Failure, Obligations};
 
 /// What a value costs beside its text, in bytes: quotes and a comma.
 const CELL_BYTES: u64 = 5;
+/// What a result or a failure costs in a reply beside its texts, in bytes: its keys, counts and signs.
+const FRAME_BYTES: usize = 120;
+/// The same for a column.
+const COLUMN_FRAME_BYTES: usize = 24;
+/// Why a result has no rows and no columns where the reply has no room for them.
+const CUT_BY_BYTES: &str = "bytes";
 
 /// Results of one call.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -36,11 +42,20 @@ pub(super) struct SqlResults {
     notices_dropped: u64,
     /// Statements that failed, with continueOnError.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub(super) statement_failures: Vec<StatementFailure>,
+    statement_failures: Vec<StatementFailure>,
     /// Time from the first statement's start to the last one's end.
     pub(super) elapsed_ms: u64,
     #[serde(skip)]
     pub(super) warnings: Vec<String>,
+    /// What the results and failures so far take up beside their rows.
+    #[serde(skip)]
+    frame_bytes: usize,
+    /// How many statements failed.
+    #[serde(skip)]
+    failed: usize,
+    /// Results without their columns and rows, and failures that are not told.
+    #[serde(skip)]
+    left_out: (usize, usize),
 }
 
 /// A statement that failed while the call went on.
@@ -126,9 +141,61 @@ impl ResultSetEntry {
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
+
+    fn columns_bytes(&self) -> usize {
+        self.columns.iter().map(|column| column.name.len() + column.r#type.len() + COLUMN_FRAME_BYTES).sum()
+    }
+
+    /// Leaves columns and rows out; the counts of what the statement did stay.
+    fn without_columns(mut self) -> Self {
+        if self.returned_row_count > 0 {
+            self.truncated = true;
+            self.truncated_by = Some(CUT_BY_BYTES.to_owned());
+        }
+        self.columns.clear();
+        self.rows.clear();
+        self.returned_row_count = 0;
+        self
+    }
 }
 
 impl SqlResults {
+    /// Adds a statement's result; without its columns and rows where the reply has no room for them.
+    pub(super) fn add_set(&mut self, entry: ResultSetEntry) {
+        let columns = entry.columns_bytes();
+        self.frame_bytes += FRAME_BYTES;
+        if columns > 0 && self.frame_bytes + columns > REPLY_FRAME_BYTES_MAX {
+            self.left_out.0 += 1;
+            self.result_sets.push(entry.without_columns());
+            return;
+        }
+        self.frame_bytes += columns;
+        self.result_sets.push(entry);
+    }
+
+    /// Adds a statement's failure; only counts it where the reply has no room for it.
+    pub(super) fn add_failure(&mut self, failure: &Failure) {
+        self.failed += 1;
+        let texts = failure.message.len() + failure.hint.as_ref().map_or(0, String::len);
+        if self.frame_bytes + FRAME_BYTES + texts > REPLY_FRAME_BYTES_MAX {
+            self.left_out.1 += 1;
+            return;
+        }
+        self.frame_bytes += FRAME_BYTES + texts;
+        self.statement_failures.push(StatementFailure::from(failure));
+    }
+
+    /// Says what the reply had no room for.
+    pub(super) fn say_what_is_left_out(&mut self) {
+        let (sets, failures) = self.left_out;
+        if sets > 0 {
+            self.warnings.push(format!("the reply is full: columns and rows of {sets} results are left out"));
+        }
+        if failures > 0 {
+            self.warnings.push(format!("the reply is full: {failures} of the failures are left out"));
+        }
+    }
+
     /// Keeps notices, up to the bound for the whole call, and counts those that are left out.
     pub(super) fn add_notices(&mut self, notices: Vec<Notice>, dropped: u64) {
         let room = NOTICES_MAX.saturating_sub(self.notices.len());
@@ -151,13 +218,13 @@ impl SqlResults {
     /// Says which policy's limit cut a result, where one did.
     pub(super) fn say_what_cut(&mut self, demands: &Obligations) {
         let cut_by = |by: &str| self.result_sets.iter().any(|set| set.truncated_by.as_deref() == Some(by));
-        if let Some(limit) = demands.max_result_bytes.as_ref().filter(|_| cut_by("bytes")) {
+        if let Some(limit) = demands.max_result_bytes.as_ref().filter(|_| cut_by(CUT_BY_BYTES)) {
             self.warnings.push(format!("rows are cut at {} bytes, set by `{}`", limit.value, limit.set_by));
         }
     }
 
     pub(super) fn summary(&self) -> String {
-        let failed = self.statement_failures.len();
+        let failed = self.failed;
         match (self.result_sets.as_slice(), failed) {
             ([only], 0) => {
                 let tag = only.command_tag.as_deref().unwrap_or("SELECT");
@@ -170,5 +237,59 @@ impl SqlResults {
             (sets, 0) => format!("{} statements ran", sets.len()),
             (sets, failed) => format!("{} statements ran, {failed} failed", sets.len()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Code;
+
+    fn entry(columns: usize) -> ResultSetEntry {
+        let column = |_| ColumnEntry { name: "c".repeat(60), r#type: "int4".to_owned() };
+        ResultSetEntry {
+            statement_index: 1,
+            command_tag: Some("SELECT 1".to_owned()),
+            columns: (0..columns).map(column).collect(),
+            rows: vec![vec![Value::from(1); columns]],
+            returned_row_count: 1,
+            affected_row_count: None,
+            total_row_count_known: true,
+            truncated: false,
+            truncated_by: None,
+            kept_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn columns_of_many_results_do_not_fill_a_reply_without_bound() {
+        let mut results = SqlResults::default();
+        (0..1000).for_each(|_| results.add_set(entry(400)));
+        results.say_what_is_left_out();
+        let (first, last) = (&results.result_sets[0], &results.result_sets[999]);
+        assert_eq!((first.columns.len(), first.truncated), (400, false));
+        assert_eq!((last.columns.len(), last.rows.len(), last.returned_row_count), (0, 0, 0));
+        assert_eq!(last.truncated_by.as_deref(), Some(CUT_BY_BYTES));
+        assert_eq!(results.warnings.len(), 1);
+        assert!(serde_json::to_vec(&results).unwrap().len() < 2 * REPLY_FRAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_results_of_as_many_statements_as_a_call_may_have_all_have_their_columns() {
+        let mut results = SqlResults::default();
+        (0..crate::model::limits::SQL_STATEMENTS_MAX).for_each(|_| results.add_set(entry(1)));
+        results.say_what_is_left_out();
+        assert_eq!(results.warnings, [""; 0]);
+    }
+
+    #[test]
+    fn failures_that_do_not_fit_are_counted() {
+        let mut results = SqlResults::default();
+        let failure = Failure::new(Code::SqlFailed, "x".repeat(16 << 10));
+        (0..9000).for_each(|_| results.add_failure(&failure));
+        results.say_what_is_left_out();
+        assert_eq!(results.summary(), "0 statements ran, 9000 failed");
+        assert_eq!(results.warnings.len(), 1);
+        assert!(serde_json::to_vec(&results).unwrap().len() < 2 * REPLY_FRAME_BYTES_MAX);
     }
 }

@@ -57,19 +57,24 @@ pub(super) fn merge(context: &Context, parts: Vec<Part<'_>>, generation: Generat
 }
 
 /// Picks the reason to refuse, if there is one: a denial, else a fault, else a lack of coverage; of one kind, the policy
-/// whose name sorts first.
+/// whose name sorts first. A denial with [`NOT_FOUND`] goes before every other.
 ///
 /// A denial goes first because it stands whatever a failing policy would have said: so whether a clock struck first does
 /// not change what the caller is told.
 fn refusal(context: &Context, parts: &[Part<'_>]) -> Option<Failure> {
     let enforced = || parts.iter().filter(|part| part.report.mode == Mode::Enforce);
-    let denial = enforced().find_map(|part| match &part.report.said {
-        Said::Decided(answer) => match &answer.verdict {
-            Verdict::Deny(denial) => Some(denied(&part.report.policy, denial)),
-            Verdict::Pass | Verdict::Abstain => None,
-        },
-        Said::NotConcerned | Said::Failed(_) => None,
-    });
+    let denials = || {
+        enforced().filter_map(|part| match &part.report.said {
+            Said::Decided(answer) => match &answer.verdict {
+                Verdict::Deny(denial) => Some((&part.report.policy, denial)),
+                Verdict::Pass | Verdict::Abstain => None,
+            },
+            Said::NotConcerned | Said::Failed(_) => None,
+        })
+    };
+    // Any other reason would tell that the thing is there.
+    let hiding = denials().find(|(_, denial)| denial.code == NOT_FOUND);
+    let denial = hiding.or_else(|| denials().next()).map(|(policy, denial)| denied(policy, denial));
     let fault = || {
         enforced().find_map(|part| match &part.report.said {
             Said::Failed(fault) => Some(failed(&part.report.policy, fault)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{Core, Profile, Sandbox, State};
+use super::{Core, Profile, Sandbox, State, bounds};
 use crate::engine::ServerInfo;
 use crate::model::{Code, Failure, SandboxId};
 use crate::store::Find;
@@ -95,6 +95,7 @@ impl Core {
     /// two profiles, or a profile that could not be searched.
     pub async fn resolve(&self, selector: &Selector) -> Result<Target, Failure> {
         let version = Version::parse(selector.postgres_version.as_deref())?;
+        bounds::check_text("databaseName", selector.database_name.as_deref())?;
         let id = match selector.database_id.as_deref() {
             Some(text) => Some(text.parse::<SandboxId>().map_err(|_| {
                 let shown: String = text.chars().take(80).flat_map(char::escape_default).collect();

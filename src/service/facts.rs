@@ -8,9 +8,6 @@ use crate::sandbox::{self, Core, Profile, Sandbox};
 use crate::sql::{Reader, Script};
 use crate::telemetry::span;
 
-/// The code by which a policy says that a thing is not the caller's: worded as if there were no such thing.
-const NOT_FOUND: &str = "not_found";
-
 /// What the facts are gathered from.
 pub(super) struct Facts<'a> {
     pub(super) core: &'a Core,
@@ -103,16 +100,10 @@ fn server_facts(profile: &Profile) -> ServerFacts {
 /// Words a refusal that would reveal another owner's sandbox exactly as one for a sandbox that is not there.
 pub(super) fn hide_what_is_not_the_callers(decision: &mut Decision, asks: &Asks) {
     let Some(refusal) = &mut decision.refusal else { return };
-    let hides = refusal.policy.as_ref().is_some_and(|(_, code)| code == NOT_FOUND);
-    if hides && matches!(asks.about, About::Sandbox(_)) {
-        *refusal = not_found(refusal);
+    if refusal.code == Code::DatabaseNotFound && matches!(asks.about, About::Sandbox(_)) {
+        let detail = refusal.audit.take().unwrap_or_default();
+        *refusal = sandbox::not_found().audit(format!("hidden by a policy: {detail}"));
     }
-}
-
-fn not_found(refusal: &Failure) -> Failure {
-    let by = refusal.policy.as_ref().map(|(policy, _)| policy.as_str()).unwrap_or_default();
-    let detail = refusal.audit.as_deref().unwrap_or_default();
-    sandbox::not_found().audit(format!("refused by policy `{by}`: {detail}"))
 }
 
 /// Returns whether a failure came before the core's first act, so that the call costs nothing.
