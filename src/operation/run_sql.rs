@@ -357,9 +357,7 @@ fn may_commit(statement: &Statement, set: &ResultSet) -> bool {
 /// Returns whether a statement failed because its role may not do something.
 fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
     match outcome {
-        Ok(results) => {
-            results.statement_failures.iter().any(|failure| failure.code() == Code::PermissionDenied.as_str())
-        }
+        Ok(results) => results.has_failure(Code::PermissionDenied),
         Err(failure) => failure.code == Code::PermissionDenied,
     }
 }
