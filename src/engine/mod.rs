@@ -140,6 +140,9 @@ pub trait Engine: Send + Sync + 'static {
         access: CredentialAccess,
     ) -> Result<postgres::SandboxSession, EngineError>;
 
+    /// Gives the read-only role again what it may see, where the owner's SQL took it away. Returns whether any was missing.
+    async fn restore_reads(&self, sandbox: &SandboxSpec) -> Result<bool, EngineError>;
+
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;
 }
