@@ -10,13 +10,16 @@
 )]
 
 mod audit;
+mod broken_policies;
 mod cases;
 mod config;
 mod engine;
 mod harness;
+mod hostile;
 mod layers;
 mod lifecycle;
 mod lifecycle_postgres;
+mod obligations;
 mod permits;
 mod plans;
 mod policies;
