@@ -160,6 +160,12 @@ pub struct ExtensionInfo {
     pub comment: String,
 }
 
+/// Postgres' code for a disk without room.
+pub const DISK_FULL: &str = "53100";
+/// What to do about it.
+pub const DISK_FULL_HINT: &str =
+    "delete sandboxes that are not needed, or have an operator free space on the server's disk";
+
 /// What can go wrong in an engine.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
@@ -218,9 +224,12 @@ impl From<EngineError> for Failure {
                 Self::new(Code::Busy, message).hint("try again when the other sessions have ended")
             }
             EngineError::Refused { sqlstate, detail, .. } => {
-                let mut failure = Self::new(Code::Internal, message)
-                    .hint("see the log under the request id, and `pgsandbox doctor`")
-                    .audit(detail);
+                let mut failure = if sqlstate == DISK_FULL {
+                    Self::new(Code::DiskFull, message).hint(DISK_FULL_HINT)
+                } else {
+                    Self::new(Code::Internal, message).hint("see the log under the request id, and `pgsandbox doctor`")
+                }
+                .audit(detail);
                 failure.detail_mut().sqlstate = Some(sqlstate);
                 failure
             }
