@@ -57,7 +57,7 @@ pub fn parse(
             Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in })
         }
         None if !interactive => Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in: "structured".to_owned() }),
-        None => Err(command.error(clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, command_help())),
+        None => Err(command.error(clap::error::ErrorKind::DisplayHelp, command_help())),
         Some(_) => Ok(Command::Other(Box::new(matches))),
     }
 }

@@ -13,6 +13,7 @@ use super::{Profile, Sandbox};
 use crate::engine::{EngineError, SandboxSpec, Step};
 use crate::model::{Code, Failure, Progress};
 use crate::store::{Find, Held, Mark, PlanKind, Point, State, StoreError};
+use crate::telemetry::span;
 
 /// The longest a single step may take; dropping a large database on a busy disk takes minutes at most.
 const STEP_TIMEOUT: Duration = Duration::from_secs(180);
@@ -118,7 +119,7 @@ impl Work {
                 return Err(Broken::Deadline);
             }
             self.profile.store.note(&self.held, step.name, Mark::Intent).await?;
-            self.act(step).await?;
+            self.act("create", step).await?;
             let noted = self.profile.store.note(&self.held, step.name, Mark::Done).await;
             if matches!(noted, Err(StoreError::Fenced)) {
                 // Whoever took over takes back, and may have been there before this step was done.
@@ -159,7 +160,7 @@ impl Work {
             // Begun by a version with other steps: removal copes with whatever is there.
             let steps = engine.delete_steps(&self.spec);
             for step in steps.foreground.into_iter().chain(steps.background) {
-                self.act(step).await?;
+                self.act("undo", step).await?;
             }
         }
         for step in begun.into_iter().flatten() {
@@ -204,16 +205,17 @@ impl Work {
 
     async fn journalled(&self, step: Step) -> Result<(), Broken> {
         self.profile.store.note(&self.held, step.name, Mark::Intent).await?;
-        self.act(step).await?;
+        self.act("delete", step).await?;
         Ok(self.profile.store.note(&self.held, step.name, Mark::Done).await?)
     }
 
-    async fn act(&self, step: Step) -> Result<(), Broken> {
+    async fn act(&self, plan: &'static str, step: Step) -> Result<(), Broken> {
         let point = Point::Step(step.name);
         if self.profile.points.fails_at(point).await {
             return Err(Broken::Stopped(point));
         }
-        let span = tracing::info_span!("step", name = step.name, sandbox = %self.spec.id);
+        let span = span::step(plan, step.name);
+        span.record(span::SANDBOX_ID, self.spec.id.to_string());
         let act = tracing::Instrument::instrument(self.profile.engine.run(step, &self.spec), span);
         tokio::time::timeout(STEP_TIMEOUT, act).await.map_err(|_| Broken::StepTimeout(step))??;
         Ok(())

@@ -16,6 +16,7 @@ mod config;
 mod engine;
 mod harness;
 mod hostile;
+mod labelled;
 mod layers;
 mod lifecycle;
 mod lifecycle_postgres;

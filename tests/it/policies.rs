@@ -11,11 +11,11 @@
 mod bundled;
 pub(crate) mod guest;
 
-use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, FileBook, MemoryBook, NoConsents, admit};
+use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, MemoryBook, NoConsents, admit};
 use pgsandbox::model::{
-    Bucket, Charge, Code, Context, Decision, Denial, Failure, Impact, KeyedCharge, Mode, Obligation, ObligationKind,
-    Phase, PolicyDecision, Principal, RequestId, Requested, Said, Scope, StatementClass, StatementFacts, Timestamp,
-    Traits, Transport, Verdict,
+    Bucket, Charge, Code, Context, Decision, Denial, Failure, Impact, Mode, Obligation, ObligationKind, Phase,
+    PolicyDecision, Principal, RequestId, Requested, Said, Scope, StatementClass, StatementFacts, Timestamp, Traits,
+    Transport, Verdict,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
 use pgsandbox::policy::{
@@ -618,57 +618,4 @@ fn a_denial_outweighs_a_failure_and_a_failure_everything_else() {
     check_set(&["limit-a", "trap"], Some(Code::PolicyTrapped));
     check_set(&["trap", "grow_memory"], Some(Code::PolicyMemory));
     check_set(&["trap", "deny-b", "deny-a"], Some(Code::Denied));
-}
-
-/// Not a test: prints what an evaluation costs here. Run with `--run-ignored only --no-capture`.
-#[test]
-#[ignore = "a measurement"]
-fn measure() {
-    let host = host();
-    let time = |name: &str, spec: Spec, context: &Context| {
-        let began = std::time::Instant::now();
-        let set = Set::load(&host, &[spec], 1).unwrap();
-        let loaded_ms = began.elapsed().as_secs_f64() * 1e3;
-        let mut ns: Vec<_> = (0..2_000)
-            .map(|_| {
-                let began = std::time::Instant::now();
-                let decision = set.decide(context, &[]);
-                let elapsed = began.elapsed();
-                assert!(!matches!(decision.reports[0].said, Said::Failed(_)), "{decision:?}");
-                elapsed.as_nanos()
-            })
-            .collect();
-        ns.sort_unstable();
-        let fuel = set.decide(context, &[]).reports[0].fuel;
-        println!("{name}: fuel {fuel}, load {loaded_ms:.1} ms, decide p50 {} ns, p99 {} ns", ns[1_000], ns[1_980]);
-    };
-    let mut with_sql = context();
-    with_sql.statements = vec![statement(); 10];
-    time("snapshot", Guest::from_file("settings_length").spec(), &context());
-    time("configured in each", Guest::from_file("settings_in_table").spec(), &context());
-    time("snapshot, ten statements", Guest::from_file("settings_length").spec(), &with_sql);
-    let directory = tempfile::tempdir().unwrap();
-    let file = FileBook::open(directory.path().join("rates")).unwrap();
-    let books: [(&str, &dyn Book); 2] = [("memory", &MemoryBook::default()), ("file", &file)];
-    for (name, book) in books {
-        let charges =
-            ["a", "b"].map(|policy| KeyedCharge { policy: policy.into(), bucket: bucket("b", 1 << 20), cost: 1 });
-        let account = Account { owner: "me".into(), group: None };
-        let mut ns: Vec<_> = (0..2_000)
-            .map(|_| {
-                let began = std::time::Instant::now();
-                book.charge(&account, &charges, context().now).unwrap();
-                began.elapsed().as_nanos()
-            })
-            .collect();
-        ns.sort_unstable();
-        println!("{name} book: two charges p50 {} ns, p99 {} ns", ns[1_000], ns[1_980]);
-    }
-    // Components with their `default.json` beside them.
-    for path in std::env::var("PGSANDBOX_MEASURE").unwrap_or_default().split_whitespace() {
-        let path = std::path::Path::new(path);
-        let mut spec = spec(&path.display().to_string(), std::fs::read(path).unwrap());
-        spec.settings = std::fs::read_to_string(path.with_file_name("default.json")).unwrap();
-        time(&spec.name.clone(), spec, &with_sql);
-    }
 }

@@ -114,34 +114,3 @@ fn the_bundled_policies_cover_the_main_job_and_guard_it() {
     let refusal = set.decide(&others, &[]).refusal.unwrap();
     assert_eq!((refusal.code, refusal.policy), (Code::DatabaseNotFound, None));
 }
-
-/// Not a test: prints what the bundled set costs here. Run with `--run-ignored only --no-capture`.
-#[test]
-#[ignore = "a measurement"]
-fn measure_bundled() {
-    let parent = tempfile::tempdir().unwrap();
-    let settings = HostSettings { cache_directory: Some(parent.path().join("compiled")), ..HostSettings::default() };
-    let specs = defaults(&bundled()).unwrap();
-    let load = || {
-        let began = std::time::Instant::now();
-        let set = Set::load(&Host::new(&settings).unwrap(), &specs, 1).unwrap();
-        println!("load: {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
-        set
-    };
-    load();
-    let set = load();
-    let mut context = about("run_sql", Impact::Writes, "me");
-    context.statements = vec![statement()];
-    let mut us: Vec<_> = (0..500)
-        .map(|_| {
-            let began = std::time::Instant::now();
-            assert_eq!(set.decide(&context, &[]).refusal, None);
-            began.elapsed().as_micros()
-        })
-        .collect();
-    us.sort_unstable();
-    println!("decide: p50 {} us, p99 {} us", us[250], us[495]);
-    for report in set.decide(&context, &[]).reports {
-        println!("  {}: {} us, fuel {}", report.policy, report.elapsed_us, report.fuel);
-    }
-}
