@@ -170,6 +170,7 @@ fn a_policy_file_with_a_mistake_is_refused_whole_with_the_nearest_word() {
     let started = home.command(&["mcp"]).stdin(std::process::Stdio::null()).output().unwrap();
     assert!(!started.status.success() && started.stdout.is_empty(), "{started:?}");
     assert!(String::from_utf8_lossy(&started.stderr).contains("PGSANDBOX_POLICIES"), "{started:?}");
+    fs::write(&file, good).unwrap();
 }
 
 #[test]
