@@ -10,7 +10,7 @@
     Bundled {
         name: "extensions",
         component: include_bytes!("extensions/extensions.wasm"),
-        sha256: "93c8428a1f6be1c86f58d648153dbe48e295f1042c8b113271f2ab584308b458",
+        sha256: "156ece28ddfd6b3e875c4c798df97e7db7ad4f34a7a548a3be27a6d896139c60",
         default_settings: include_str!("extensions/default.json"),
     },
     Bundled {
@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "39b167feeca5a7642a7b418139ffdfc39ba275deb30d2dfb68ea2a0a7005e5c3",
+        sha256: "af1a977760d1e8d3096ec06476296076760d56c4db58f65f5cd8e5e475aa1da9",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]

@@ -198,7 +198,11 @@ impl Operation for CreateDatabase {
             installed_extensions: installed.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN).collect(),
         };
         let verb = if created.replayed { "found" } else { "created" };
-        Ok(Done::new(summary(verb, sandbox), result))
+        let default = call.core.profile(&sandbox.profile)?.settings().default_ttl_minutes;
+        let limit = permit.grant().obligations.max_ttl_minutes.as_ref();
+        let lowered = limit.filter(|limit| input.ttl_minutes.is_none() && limit.value < default);
+        let warnings = lowered.map(|limit| format!("ttl {} minutes, set by `{}`", limit.value, limit.set_by));
+        Ok(Done::new(summary(verb, sandbox), result).warn(warnings.into_iter().collect()))
     }
 }
 

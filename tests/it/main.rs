@@ -10,14 +10,18 @@
 )]
 
 mod audit;
+mod broken_policies;
 mod cases;
 mod config;
+mod crash;
 mod engine;
 mod harness;
+mod hostile;
 mod labelled;
 mod layers;
 mod lifecycle;
 mod lifecycle_postgres;
+mod obligations;
 mod permits;
 mod plans;
 mod policies;

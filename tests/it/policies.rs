@@ -13,9 +13,9 @@ pub(crate) mod guest;
 
 use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, MemoryBook, NoConsents, admit};
 use pgsandbox::model::{
-    Bucket, Charge, Code, Context, Decision, Denial, Failure, Impact, Mode, Obligation, ObligationKind,
-    Phase, PolicyDecision, Principal, RequestId, Requested, Said, Scope, StatementClass, StatementFacts, Timestamp,
-    Traits, Transport, Verdict,
+    Bucket, Charge, Code, Context, Decision, Denial, Failure, Impact, Mode, Obligation, ObligationKind, Phase,
+    PolicyDecision, Principal, RequestId, Requested, Said, Scope, StatementClass, StatementFacts, Timestamp, Traits,
+    Transport, Verdict,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
 use pgsandbox::policy::{

@@ -155,19 +155,47 @@ pub(crate) struct Stdio {
 impl Stdio {
     /// Starts the program and shakes hands.
     pub(crate) fn start(home: &Home) -> Self {
-        let mut this = Self::start_without_handshake(home);
-        let answer = this.request(
-            "initialize",
-            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}}),
-        );
-        assert_eq!(answer["result"]["serverInfo"]["name"], "pgsandbox", "{answer:#}");
+        Self::start_with(home, &[], Pipe::inherit())
+    }
+
+    /// Starts the program with further variables and a standard error of its own, and shakes hands.
+    pub(crate) fn start_with(home: &Home, variables: &[(&str, &str)], errors: Pipe) -> Self {
+        let mut this = Self::spawn(home, variables, errors);
+        this.shake_hands("2025-11-25");
+        this
+    }
+
+    /// Shakes hands under an id that is a text, so that the first number is still free.
+    pub(crate) fn spawn_and_shake_hands_by_string_id(home: &Home) -> Self {
+        let mut this = Self::spawn(home, &[], Pipe::inherit());
+        let params =
+            json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
+        this.send(&json!({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": params}));
+        let answer = this.message(ANSWER).unwrap();
+        assert_eq!(answer["id"], "hello", "{answer:#}");
         this.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
         this
     }
 
     pub(crate) fn start_without_handshake(home: &Home) -> Self {
-        let mut child =
-            home.command(&["mcp"]).stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(Pipe::inherit()).spawn().unwrap();
+        Self::spawn(home, &[], Pipe::inherit())
+    }
+
+    /// Shakes hands in a revision of the protocol; returns the answer.
+    pub(crate) fn shake_hands(&mut self, revision: &str) -> Value {
+        let answer = self.request(
+            "initialize",
+            json!({"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}}),
+        );
+        assert_eq!(answer["result"]["serverInfo"]["name"], "pgsandbox", "{answer:#}");
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        answer
+    }
+
+    fn spawn(home: &Home, variables: &[(&str, &str)], errors: Pipe) -> Self {
+        let mut command = home.command(&["mcp"]);
+        command.envs(variables.iter().copied()).stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(errors);
+        let mut child = command.spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
         thread::spawn(move || {
@@ -190,9 +218,13 @@ impl Stdio {
     }
 
     pub(crate) fn send_raw(&mut self, line: &str) {
+        self.send_bytes(line.as_bytes());
+    }
+
+    pub(crate) fn send_bytes(&mut self, line: &[u8]) {
         let input = self.input.as_mut().unwrap();
         // A program that was killed on purpose does not read any more.
-        writeln!(input, "{line}").and_then(|()| input.flush()).ok();
+        input.write_all(line).and_then(|()| input.write_all(b"\n")).and_then(|()| input.flush()).ok();
     }
 
     /// Sends a request without waiting; returns its id. Ids begin at 0, which must work like any other.
@@ -205,6 +237,11 @@ impl Stdio {
 
     /// Waits for the answer to a request; everything on standard output must be JSON-RPC.
     pub(crate) fn answer(&mut self, id: u64) -> Value {
+        // It may have come before an answer that was waited for.
+        let kept = self.notifications.iter().position(|message| message["id"] == id && message.get("method").is_none());
+        if let Some(at) = kept {
+            return self.notifications.remove(at);
+        }
         loop {
             let message = self.message(ANSWER).unwrap_or_else(|| panic!("no answer to request {id}"));
             if message["id"] == id && message.get("method").is_none() {
@@ -229,6 +266,16 @@ impl Stdio {
     pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.begin(method, params);
         self.answer(id)
+    }
+
+    /// Ends the input, and goes on listening.
+    pub(crate) fn end_input(&mut self) {
+        self.input = None;
+    }
+
+    /// Waits for the program to end by itself.
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Ends the input and waits for the program to end.

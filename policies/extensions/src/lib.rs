@@ -15,10 +15,10 @@ use std::fmt::{self, Write as _};
 
 use pgsandbox_policy::{Bucket, Decision, Description, Patterns, Phase, Policy, Problem, Problems, Request};
 
-/// Answers for this operation.
-const COVERS: [&str; 1] = ["create_database"];
-/// Other operations that take extensions.
-const CONCERNS: [&str; 4] = ["clone_database", "create_sandbox_from_template", "fork_database", "prepare_for_repo"];
+/// The operations that take extensions. It covers none of them: that the extensions may be installed does not answer
+/// whether the sandbox may be made.
+const CONCERNS: [&str; 5] =
+    ["clone_database", "create_database", "create_sandbox_from_template", "fork_database", "prepare_for_repo"];
 
 const NOT_ALLOWED: &str = "extension_not_allowed";
 
@@ -65,7 +65,6 @@ impl Policy for Extensions {
 
     fn describe() -> Description {
         Description::new("extensions", env!("CARGO_PKG_VERSION"), include_str!("../settings.schema.json"))
-            .covers(COVERS)
             .concerns(CONCERNS)
             .phases([Phase::Visible])
             .codes([NOT_ALLOWED])
@@ -89,7 +88,6 @@ impl Policy for Extensions {
         let refused = request.requested.extensions.iter().find(|name| !self.allows(name));
         match refused {
             Some(name) => self.refusal(name),
-            None if COVERS.contains(&request.operation.as_str()) => Decision::pass(),
             None => Decision::abstain(),
         }
     }

@@ -29,7 +29,8 @@ use pgsandbox_policy::{
     Statement, StatementClass, StatementTraits,
 };
 
-const COVERS: [&str; 2] = ["explain_query", "run_sql"];
+/// It covers none of them: that a statement may run does not answer whose sandbox it may run in.
+const CONCERNS: [&str; 2] = ["explain_query", "run_sql"];
 
 const CLASS_NOT_ALLOWED: &str = "class_not_allowed";
 const FUNCTION_NOT_ALLOWED: &str = "function_not_allowed";
@@ -116,7 +117,7 @@ impl Policy for StatementGuard {
 
     fn describe() -> Description {
         Description::new("statement-guard", env!("CARGO_PKG_VERSION"), include_str!("../settings.schema.json"))
-            .covers(COVERS)
+            .concerns(CONCERNS)
             .phases([Phase::Visible])
             .codes([
                 CLASS_NOT_ALLOWED,
@@ -172,7 +173,7 @@ impl Policy for StatementGuard {
                 return refusal;
             }
         }
-        Decision::pass()
+        Decision::abstain()
     }
 }
 
@@ -542,7 +543,7 @@ mod tests {
         };
         let mut request = testing::request("run_sql");
         request.statements = vec![statement("lower"); 1000];
-        assert_eq!(policy.evaluate(&request), Decision::pass());
+        assert_eq!(policy.evaluate(&request), Decision::abstain());
         request.statements.insert(500, statement("pg_read_file"));
         match policy.evaluate(&request).verdict {
             Verdict::Deny(denial) => assert!(denial.message.starts_with("statement 501"), "{denial:?}"),
@@ -564,7 +565,7 @@ mod tests {
             read_only_safe: false,
             text: None,
         }];
-        assert_eq!(policy.evaluate(&request), Decision::pass());
+        assert_eq!(policy.evaluate(&request), Decision::abstain());
         request.server = None;
         assert!(matches!(policy.evaluate(&request).verdict, Verdict::Deny(_)));
     }
