@@ -202,7 +202,7 @@ impl Operation for CreateDatabase {
         let limit = permit.grant().obligations.max_ttl_minutes.as_ref();
         let lowered = limit.filter(|limit| input.ttl_minutes.is_none() && limit.value < default);
         let warnings = lowered.map(|limit| format!("ttl {} minutes, set by `{}`", limit.value, limit.set_by));
-        Ok(Done::new(summary(verb, sandbox), result).warn(warnings.into_iter().collect()))
+        Ok(Done::new(summary(verb, sandbox), result).warn(warnings))
     }
 }
 
