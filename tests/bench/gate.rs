@@ -48,10 +48,10 @@ pub fn measure(report: &mut Report, effort: Effort) {
     let specs = defaults(BUNDLED).unwrap();
     let load = || Set::load(&Host::new(&settings).unwrap(), &specs, 1).unwrap();
     let mut cold = Samples::default();
-    cold.time(&load);
+    cold.time(load);
     let mut warm = Samples::default();
     for _ in 0..effort.samples(10) {
-        warm.time(&load);
+        warm.time(load);
     }
     let parts = parts(load(), directory.path());
 

@@ -13,7 +13,7 @@ const STATEMENTS: usize = 200;
 
 pub fn measure(report: &mut Report, effort: Effort) {
     check(report, effort, "a short INSERT", |text, n| {
-        write!(text, "INSERT INTO app.items (id, name, price) VALUES ({n}, 'item {n}', {n}.5);\n")
+        writeln!(text, "INSERT INTO app.items (id, name, price) VALUES ({n}, 'item {n}', {n}.5);")
     });
     check(report, effort, "a SELECT with joins and a CTE", |text, n| {
         write!(
@@ -24,7 +24,7 @@ pub fn measure(report: &mut Report, effort: Effort) {
              GROUP BY o.name HAVING count(*) > {n} ORDER BY 2 DESC LIMIT 10;\n"
         )
     });
-    check(report, effort, "a statement without a tree (BEGIN)", |text, _| write!(text, "BEGIN;\n"));
+    check(report, effort, "a statement without a tree (BEGIN)", |text, _| writeln!(text, "BEGIN;"));
 }
 
 fn check(report: &mut Report, effort: Effort, what: &str, statement: impl Fn(&mut String, usize) -> std::fmt::Result) {
