@@ -392,7 +392,7 @@ fn lines_that_are_no_request_are_answered_or_passed_over_and_never_end_the_conne
     );
     let (parse, invalid, params, method) = (-32700, -32600, -32602, -32601);
     let id = Some(900);
-    let cases: Vec<(&str, Vec<u8>, Option<(i64, Option<u64>)>)> = vec![
+    let cases = vec![
         ("nothing", b"".to_vec(), None),
         ("blanks", b"   \r".to_vec(), None),
         ("no JSON", b"hello".to_vec(), Some((parse, None))),
