@@ -10,6 +10,7 @@
 )]
 
 mod audit;
+mod bytes;
 mod cases;
 mod config;
 mod engine;
