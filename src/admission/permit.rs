@@ -66,6 +66,10 @@ pub enum SystemReason {
     Reaper,
     /// Finishes or takes back what a crash left.
     Recovery,
+    /// Takes the login of a sandbox away whose owner holds more bytes than allowed.
+    WithholdLogin,
+    /// Gives such a login back.
+    RestoreLogin,
     /// Keeps the warm pool filled.
     Pool,
     /// Seals secrets with a new key.
@@ -82,6 +86,8 @@ impl SystemReason {
         match self {
             Self::Reaper => "reaper",
             Self::Recovery => "recovery",
+            Self::WithholdLogin => "withhold-login",
+            Self::RestoreLogin => "restore-login",
             Self::Pool => "pool",
             Self::KeyRotation => "key-rotation",
             Self::LocalCluster => "local-cluster",

@@ -58,6 +58,9 @@ pub struct ServerInfo {
     pub superuser: bool,
 }
 
+/// The check of [`Engine::verify`] that the owner logs in; it fails where [`Engine::set_login`] took the login away.
+pub const OWNER_LOGIN_CHECK: &str = "sandbox.login";
+
 /// Something that bears a profile's prefix on a server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
@@ -112,7 +115,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes the sandbox's logins end at `expires_at`.
     async fn set_expiry(&self, sandbox: &SandboxSpec, expires_at: Timestamp) -> Result<(), EngineError>;
 
-    /// Takes direct logins away, or gives them back: what happens to a sandbox over its byte quota.
+    /// Takes the owner's direct login away and ends its sessions, or gives the login back: what happens to a sandbox
+    /// over its byte quota. The reader keeps its own. Succeeds if it was done before.
     async fn set_login(&self, sandbox: &SandboxSpec, allowed: bool) -> Result<(), EngineError>;
 
     /// Returns the sandbox's size in bytes.

@@ -11,8 +11,8 @@ use super::request::{over_ttl, ttl_limit};
 use super::{Core, Profile, Sandbox, State, not_found};
 use crate::admission::Permit;
 use crate::engine::postgres::SandboxSession;
-use crate::engine::{ConnectionInfo, ExtensionInfo};
-use crate::model::{Check, Code, CredentialAccess, Failure, Impact, SandboxId, Scope, Secret};
+use crate::engine::{ConnectionInfo, EngineError, ExtensionInfo, OWNER_LOGIN_CHECK};
+use crate::model::{Check, CheckStatus, Code, CredentialAccess, Failure, Impact, SandboxId, Secret};
 use crate::store::Find;
 
 /// A session into a sandbox, on loan. Goes back to the pool when dropped, if it is sound.
@@ -112,15 +112,19 @@ impl Core {
         sandbox.usable()?;
         if access == CredentialAccess::Owner {
             refuse_if_read_only(permit)?;
-            if permit.grant().impact == Impact::Writes {
-                refuse_over_bytes(permit, &profile, &sandbox).await?;
-            }
+            self.admit_owner(permit, &profile, &sandbox).await?;
         }
         let session = match self.inner().pool.take(id, access) {
             Some(session) => session,
             None => {
                 let spec = self.spec(&profile, &sandbox).await?;
-                profile.engine.session(&spec, access).await.map_err(Failure::from)?
+                match profile.engine.session(&spec, access).await {
+                    Ok(session) => session,
+                    Err(error @ EngineError::Auth { .. }) if access == CredentialAccess::Owner => {
+                        return Err(self.why_owner_is_refused(&profile, id, error).await?);
+                    }
+                    Err(error) => return Err(error.into()),
+                }
             }
         };
         Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session) })
@@ -139,7 +143,8 @@ impl Core {
         profile.engine.restore_reads(&spec).await.map_err(Failure::from)
     }
 
-    /// Discloses where and how a sandbox is reached, with the role's password.
+    /// Discloses where and how a sandbox is reached, with the role's password. A role whose login is taken away has
+    /// none to disclose.
     ///
     /// # Errors
     /// As [`Core::session`].
@@ -155,6 +160,9 @@ impl Core {
         }
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
+        if access == CredentialAccess::Owner {
+            self.admit_owner(permit, &profile, &sandbox).await?;
+        }
         let spec = self.spec(&profile, &sandbox).await?;
         let info = profile.engine.connection(&spec, access);
         let password = match access {
@@ -182,7 +190,11 @@ impl Core {
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         let spec = self.spec(&profile, &sandbox).await?;
-        profile.engine.verify(&spec).await.map_err(Failure::from)
+        let mut checks = profile.engine.verify(&spec).await.map_err(Failure::from)?;
+        if sandbox.login_withheld {
+            checks.iter_mut().for_each(excuse_withheld_login);
+        }
+        Ok(checks)
     }
 
     /// Returns the extensions that a profile's server offers, whether or not the profile allows them.
@@ -213,6 +225,15 @@ impl Core {
     }
 }
 
+/// Makes a warning of the failed login that we took away ourselves.
+fn excuse_withheld_login(check: &mut Check) {
+    if check.name == OWNER_LOGIN_CHECK && check.status == CheckStatus::Fail {
+        check.status = CheckStatus::Warn;
+        "the owner's login is taken away while its sandboxes hold too many bytes".clone_into(&mut check.detail);
+        check.remedy = Some("delete another sandbox of the same owner; the login then comes back".to_owned());
+    }
+}
+
 fn refuse_if_read_only<T>(permit: &Permit<T>) -> Result<(), Failure> {
     let demanding = &permit.grant().obligations.read_only;
     match demanding.first() {
@@ -223,32 +244,6 @@ fn refuse_if_read_only<T>(permit: &Permit<T>) -> Result<(), Failure> {
         .hint("use the read-only role")),
         None => Ok(()),
     }
-}
-
-/// Refuses writing while the sandboxes of an owner hold more than they may, when last measured.
-async fn refuse_over_bytes<T>(permit: &Permit<T>, profile: &Profile, sandbox: &Sandbox) -> Result<(), Failure> {
-    let limits = &permit.grant().obligations.max_database_bytes;
-    if limits.is_empty() {
-        return Ok(());
-    }
-    let (principal, group) = profile.store.usage(&sandbox.owner, sandbox.group_owner.as_deref()).await?;
-    for (scope, limit) in limits {
-        let (who, used) = match (scope, group) {
-            (Scope::Group, Some(group)) => ("its group owner", group.bytes),
-            (Scope::Group, None) | (Scope::Principal, _) => ("its owner", principal.bytes),
-        };
-        if used > limit.value {
-            return Err(Failure::new(
-                Code::QuotaExceeded,
-                format!(
-                    "sandboxes of {who} hold {used} bytes; the limit is {}, set by `{}`",
-                    limit.value, limit.set_by
-                ),
-            )
-            .hint("delete a sandbox, or read only"));
-        }
-    }
-    Ok(())
 }
 
 /// Says why the row was not extended.

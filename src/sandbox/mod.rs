@@ -7,6 +7,7 @@
 
 mod access;
 pub mod bounds;
+mod bytes;
 mod core;
 mod create;
 mod find;

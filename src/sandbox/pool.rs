@@ -79,6 +79,11 @@ impl<S: Reusable> SessionPool<S> {
         shelves.idle.retain(|(of, _), _| *of != id);
     }
 
+    /// Closes what waits for one role of a sandbox.
+    pub(super) fn close_role(&self, id: SandboxId, access: CredentialAccess) {
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner).idle.remove(&(id, access));
+    }
+
     /// Closes what has waited too long.
     pub(super) fn close_stale(&self) {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner).drop_stale(Instant::now());
@@ -212,6 +217,17 @@ mod tests {
         assert_eq!(open.load(Ordering::SeqCst), 1);
         pool.shelves.lock().unwrap().drop_stale(now + IDLE_TIMEOUT);
         assert_eq!(open.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn a_role_that_may_not_log_in_loses_its_sessions_and_the_other_keeps_its_own() {
+        let (pool, open, id) = pool();
+        pool.give_back(id, OWNER, Fake::new(&open));
+        pool.give_back(id, CredentialAccess::ReadOnly, Fake::new(&open));
+        settle().await;
+        pool.close_role(id, OWNER);
+        assert!(pool.take(id, OWNER).is_none());
+        assert!(pool.take(id, CredentialAccess::ReadOnly).is_some());
     }
 
     #[tokio::test]

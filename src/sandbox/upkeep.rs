@@ -1,7 +1,9 @@
-//! Keeps the house: takes back what a crash left, removes what has expired, finishes what was begun, measures.
+//! Keeps the house: takes back what a crash left, removes what has expired, finishes what was begun, measures, and
+//! keeps those out that hold too much.
 //!
 //! Every round is idempotent, may run at any time and on any number of servers at once, and does the longest due
-//! first; one that cannot be removed waits longer each time and holds up nothing else. Each removal is audited.
+//! first; one that cannot be removed waits longer each time and holds up nothing else. Each removal is audited, and each
+//! login that is taken away or given back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ const STUCK_SHOWN_MAX: i64 = 50;
 /// Opens and closes audit entries of upkeep; wired by `app`.
 #[async_trait]
 pub trait UpkeepAudit: Send + Sync + 'static {
-    /// Says that a sandbox is about to be removed or taken back. If this fails, it is not.
+    /// Says that a sandbox is about to be removed or taken back, or its login changed. If this fails, it is not.
     async fn open(&self, permit: &Permit<()>, sandbox: &Sandbox) -> Result<(), Failure>;
 
     /// Says how it came out.
@@ -57,7 +59,7 @@ pub struct Orphans {
 #[derive(Clone)]
 pub(super) struct Steward {
     authority: SystemAuthority,
-    audit: Arc<dyn UpkeepAudit>,
+    pub(super) audit: Arc<dyn UpkeepAudit>,
 }
 
 impl Core {
@@ -116,6 +118,7 @@ impl Core {
         self.recover(profile, Some(&steward)).await?;
         self.reap_expired(profile, &steward).await?;
         self.measure(profile).await?;
+        self.settle_logins(profile, &steward).await?;
         self.inner().pool.close_stale();
         Ok(())
     }
@@ -344,7 +347,7 @@ impl Core {
 }
 
 impl Steward {
-    fn permit(&self, reason: SystemReason) -> Permit<()> {
+    pub(super) fn permit(&self, reason: SystemReason) -> Permit<()> {
         self.authority.permit(reason, RequestId::fresh(), Timestamp::now())
     }
 }

@@ -6,6 +6,7 @@
 
 mod error;
 mod failpoint;
+mod logins;
 mod migrate;
 mod plans;
 mod record;
@@ -21,9 +22,11 @@ use tokio::sync::Mutex;
 
 pub use error::StoreError;
 pub use failpoint::{FailPoints, Inert, Point};
+pub use logins::LoginTurn;
 pub use plans::{BeginDelete, Claimed};
 pub use record::{
-    Held, Idempotency, Mark, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, State,
+    ByteLimits, Held, Idempotency, Mark, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved,
+    Sandbox, State,
 };
 pub use sandboxes::{After, Find, ListQuery, SealedPasswords};
 pub use servers::HEARTBEAT_INTERVAL;

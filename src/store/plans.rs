@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::record::{self, SANDBOX_COLUMNS};
+use super::record::{self, SANDBOX_COLUMNS, SANDBOX_COLUMNS_COUNT as MORE};
 use super::servers::holder_lives;
 use super::{Held, Mark, PlanKind, Sandbox, Store, StoreError};
 use crate::model::{PlanId, RequestId, SandboxId};
@@ -295,7 +295,7 @@ impl Store {
         for row in &rows {
             let sandbox = record::sandbox(&self.profile, row)?;
             let (plan, kind, epoch, attempts): (Uuid, String, i64, i32) =
-                (row.get(18), row.get(19), row.get(20), row.get(21));
+                (row.get(MORE), row.get(MORE + 1), row.get(MORE + 2), row.get(MORE + 3));
             let kind = PlanKind::parse(&kind)?;
             let held = Held { plan: plan.into(), sandbox: sandbox.id, kind, holder: me, epoch };
             claimed.push(Claimed { held, sandbox, attempts: u32::try_from(attempts).unwrap_or(0) });
@@ -320,7 +320,7 @@ impl Store {
             .query(&sql, &[&self.prefix, &attempts, &limit])
             .await
             .map_err(self.typed("list stuck removals"))?;
-        rows.iter().map(|row| Ok((record::sandbox(&self.profile, row)?, row.get(18)))).collect()
+        rows.iter().map(|row| Ok((record::sandbox(&self.profile, row)?, row.get(MORE)))).collect()
     }
 }
 

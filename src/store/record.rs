@@ -74,6 +74,10 @@ pub struct Sandbox {
     pub failure: Option<String>,
     /// Size when last measured.
     pub bytes: Option<u64>,
+    /// The byte limits that its direct logins are under.
+    pub byte_limits: ByteLimits,
+    /// Whether the owner role's login is taken away because of them.
+    pub login_withheld: bool,
     /// When it was reserved.
     pub created_at: Timestamp,
     /// When its time is over.
@@ -198,6 +202,37 @@ pub struct QuotaLimits {
     pub live: std::collections::BTreeMap<Scope, Limit>,
     /// Bytes of live sandboxes when last measured.
     pub bytes: std::collections::BTreeMap<Scope, Limit>,
+}
+
+/// The byte limits of one sandbox's owner and group owner, as last decided; `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteLimits {
+    /// For all live sandboxes of its owner together.
+    pub principal: Option<u64>,
+    /// For all live sandboxes of its group owner together.
+    pub group: Option<u64>,
+}
+
+impl ByteLimits {
+    /// The highest limit that is kept: what the metadata's integers hold, and more than any disk.
+    const MAX: u64 = i64::MAX.unsigned_abs();
+
+    /// Returns what is kept of limits.
+    pub fn new(limits: &std::collections::BTreeMap<Scope, Limit>) -> Self {
+        let of = |scope| limits.get(&scope).map(|limit| limit.value.min(Self::MAX));
+        Self { principal: of(Scope::Principal), group: of(Scope::Group) }
+    }
+
+    /// Returns the limits there are.
+    pub fn iter(self) -> impl Iterator<Item = (Scope, u64)> {
+        let limit = |scope, value: Option<u64>| value.map(|value| (scope, value));
+        limit(Scope::Principal, self.principal).into_iter().chain(limit(Scope::Group, self.group))
+    }
+
+    /// Returns the owner's and the group owner's, as they are stored.
+    pub(super) fn stored(self) -> [Option<i64>; 2] {
+        [self.principal, self.group].map(|limit| limit.map(|limit| i64::try_from(limit).unwrap_or(i64::MAX)))
+    }
 }
 
 /// A key under which the same request gives the same sandbox.
@@ -346,14 +381,20 @@ impl From<ReserveError> for Failure {
 pub(super) const SANDBOX_COLUMNS: &str = "b.id, b.engine, b.database_name, b.owner_role, b.readonly_role, b.owner, \
      b.subject, b.group_owner, b.labels, b.hint, b.origin, b.extensions, b.state, b.failure, b.bytes, \
      (extract(epoch from b.created_at) * 1000)::bigint, (extract(epoch from b.expires_at) * 1000)::bigint, \
-     (extract(epoch from pg_catalog.now()) * 1000)::bigint";
+     (extract(epoch from pg_catalog.now()) * 1000)::bigint, b.owner_bytes_max, b.group_bytes_max, b.login_withheld";
+
+/// How many they are: what a query reads besides begins here.
+pub(super) const SANDBOX_COLUMNS_COUNT: usize = 21;
 
 /// Reads a row of [`SANDBOX_COLUMNS`].
 pub(super) fn sandbox(profile: &str, row: &Row) -> Result<Sandbox, StoreError> {
     let typed = StoreError::from_driver("read a sandbox");
     let text = |at: usize| row.try_get::<_, String>(at).map_err(&typed);
     let id: Uuid = row.try_get(0).map_err(&typed)?;
-    let bytes: Option<i64> = row.try_get(14).map_err(&typed)?;
+    let size = |at: usize| -> Result<Option<u64>, StoreError> {
+        let bytes: Option<i64> = row.try_get(at).map_err(&typed)?;
+        bytes.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("a size"))
+    };
     Ok(Sandbox {
         id: id.into(),
         profile: profile.to_owned(),
@@ -368,7 +409,9 @@ pub(super) fn sandbox(profile: &str, row: &Row) -> Result<Sandbox, StoreError> {
         extensions: row.try_get(11).map_err(&typed)?,
         state: State::parse(&text(12)?)?,
         failure: row.try_get(13).map_err(&typed)?,
-        bytes: bytes.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("a size"))?,
+        bytes: size(14)?,
+        byte_limits: ByteLimits { principal: size(18)?, group: size(19)? },
+        login_withheld: row.try_get(20).map_err(&typed)?,
         created_at: time(row, 15)?,
         expires_at: time(row, 16)?,
         read_at: time(row, 17)?,

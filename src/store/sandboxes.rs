@@ -10,7 +10,8 @@ use uuid::Uuid;
 
 use super::record::{self, SANDBOX_COLUMNS};
 use super::{
-    Held, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store, StoreError,
+    ByteLimits, Held, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store,
+    StoreError,
 };
 use crate::model::{Limit, SandboxId, Scope, Timestamp, Usage};
 
@@ -243,13 +244,15 @@ impl Store {
 
     async fn insert(&self, transaction: &Transaction<'_>, new: &Reservation) -> Result<Sandbox, ReserveError> {
         let ttl = i32::try_from(new.ttl_minutes).unwrap_or(i32::MAX);
+        let [owner_bytes_max, group_bytes_max] = ByteLimits::new(&new.limits.bytes).stored();
         let sql = format!(
             "with b as (insert into pgsandbox.sandboxes
                 (id, prefix, engine, database_name, owner_role, readonly_role, owner_sealed, readonly_sealed,
-                 owner, subject, group_owner, labels, hint, origin, extensions, state, created_at, expires_at)
+                 owner, subject, group_owner, labels, hint, origin, extensions, state, created_at, expires_at,
+                 owner_bytes_max, group_bytes_max)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'creating',
                      date_trunc('milliseconds', clock_timestamp()),
-                     date_trunc('milliseconds', clock_timestamp()) + make_interval(mins => $16))
+                     date_trunc('milliseconds', clock_timestamp()) + make_interval(mins => $16), $17, $18)
              returning *) select {SANDBOX_COLUMNS} from b"
         );
         let inserted = transaction
@@ -272,6 +275,8 @@ impl Store {
                     &new.origin.as_str(),
                     &new.extensions,
                     &ttl,
+                    &owner_bytes_max,
+                    &group_bytes_max,
                 ],
             )
             .await;
@@ -383,6 +388,16 @@ impl Store {
             None => None,
         };
         Ok((principal.into(), grouped))
+    }
+
+    /// Returns how many bytes the sandboxes hold, when last measured, that are counted with this one in `scope`.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn bytes_held(&self, sandbox: &Sandbox, scope: Scope) -> Result<u64, StoreError> {
+        let session = self.session("bytes-held").await?;
+        let bucket = Bucket { owner: &sandbox.owner, group: sandbox.group_owner.as_deref(), scope };
+        Ok(self.count(&*session, &bucket).await?.bytes)
     }
 
     /// Moves the end of a ready sandbox to `ttl_minutes` from now, if that is within `life_minutes_max` from its
@@ -542,7 +557,7 @@ impl From<Counted> for Usage {
     }
 }
 
-fn cursor(after: Option<After>) -> (Option<i64>, Option<Uuid>) {
+pub(super) fn cursor(after: Option<After>) -> (Option<i64>, Option<Uuid>) {
     match after {
         Some(After { time, id }) => (Some(i64::try_from(time.unix_ms()).unwrap_or(i64::MAX)), Some(id.into())),
         None => (None, None),

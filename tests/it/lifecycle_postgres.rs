@@ -7,7 +7,7 @@ use pgsandbox::engine::postgres::{
     PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ResultSet, SandboxSession, ServerSource,
     StatementCall, UrlOrigin,
 };
-use pgsandbox::model::{CheckStatus, Code, CredentialAccess};
+use pgsandbox::model::{CheckStatus, Code, CredentialAccess, Impact, Obligation, Scope};
 use pgsandbox::sandbox::{Core, Parts, Profile, ProfileSettings, State};
 use pgsandbox::secret::{KeyRing, KeySource};
 use pgsandbox::store::{FailPoints, Inert, ServerSessions};
@@ -15,6 +15,7 @@ use pgsandbox::store::{FailPoints, Inert, ServerSessions};
 use tokio::sync::Mutex;
 
 use super::harness::{Cluster, block_on, cluster, clusters};
+use super::permits::{make, under};
 use super::toy_engine::{Script, any_permit, create, upkeep};
 
 /// Long enough for any removal here; a removal that takes it is a failure.
@@ -124,6 +125,70 @@ async fn a_session_is_lent_again_without_a_trace_of_its_last_use() {
     core.delete(&any_permit(), made.id, Some(WAIT)).await.unwrap();
     assert!(lend().await.is_err());
     assert_eq!(things(cluster).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_holds_too_many_bytes_reads_on_and_writes_no_more_until_there_is_room() {
+    let _alone = ALONE.lock().await;
+    let cluster = cluster();
+    for url in cluster.admin_urls() {
+        let keys = tempfile::tempdir().unwrap();
+        let core = core(&url, &keys, None, Arc::new(Inert)).await;
+        let bytes = |limit| [Obligation::MaxDatabaseBytes { scope: Scope::Principal, limit }];
+        // An empty database has some 8 MB.
+        let few = bytes(22_000_000);
+        let (full, other) = (make(&core, None, &few).await.unwrap(), make(&core, None, &few).await.unwrap());
+        let (owner, owner_password) = core.credentials(&any_permit(), full.id, CredentialAccess::Owner).await.unwrap();
+        let (info, reader_password) =
+            core.credentials(&any_permit(), full.id, CredentialAccess::ReadOnly).await.unwrap();
+        let database = info.database;
+        let as_owner = async || cluster.connect(&owner.user, owner_password.expose(), &database).await;
+        let as_reader = async || cluster.connect(&info.user, reader_password.expose(), &database).await;
+        let (owners, readers) = (as_owner().await.unwrap(), as_reader().await.unwrap());
+
+        let write = under(Impact::Writes, &full, &few);
+        let mut session = core.session(&write, full.id, CredentialAccess::Owner).await.unwrap();
+        let fill = "create table t as select repeat(md5(i::text), 30) from generate_series(1, 10000) i";
+        run(&mut session, fill).await;
+        // The owner tries to lock the reader out as well, which is set back as ever.
+        run(&mut session, &format!("alter database {database} connection limit 0")).await;
+        drop(session);
+        upkeep(&core).await.unwrap();
+
+        assert!(owners.simple_query("select 1").await.is_err(), "its direct session is ended");
+        let refused = as_owner().await.unwrap_err();
+        assert_eq!(refused.code().map(|code| code.code().to_owned()).as_deref(), Some("28000"), "{refused:?}");
+        let failure = core.session(&write, full.id, CredentialAccess::Owner).await.map(drop).unwrap_err();
+        assert_eq!(failure.code, Code::QuotaExceeded, "{failure}");
+        readers.simple_query("select 1").await.expect("the reader's session goes on");
+        let read = under(Impact::Reads, &full, &[]);
+        let mut session = core.session(&read, full.id, CredentialAccess::ReadOnly).await.unwrap();
+        assert_eq!(run(&mut session, "select 1 from t limit 3").await.rows.len(), 3);
+        as_reader().await.unwrap();
+        core.installed_extensions(&read, full.id).await.unwrap();
+        for check in core.verify(&read, full.id).await.unwrap() {
+            assert_ne!(check.status, CheckStatus::Fail, "{check:?}");
+        }
+        core.extend(&any_permit(), full.id, 30).await.unwrap();
+        assert!(as_owner().await.is_err(), "a longer life is no login");
+
+        // The limit is raised: the next write finds the door open, and so does everybody.
+        let much = under(Impact::Writes, &full, &bytes(1 << 40));
+        let mut session = core.session(&much, full.id, CredentialAccess::Owner).await.unwrap();
+        run(&mut session, "insert into t values ('x')").await;
+        as_owner().await.unwrap();
+        // The other is still under the limit that it was made with, until there is room.
+        let attempt = async || core.session(&any_permit(), other.id, CredentialAccess::Owner).await.map(drop);
+        assert_eq!(attempt().await.unwrap_err().code, Code::QuotaExceeded);
+        drop(session);
+        core.delete(&any_permit(), full.id, Some(WAIT)).await.unwrap();
+        upkeep(&core).await.unwrap();
+        let (info, password) = core.credentials(&any_permit(), other.id, CredentialAccess::Owner).await.unwrap();
+        cluster.connect(&info.user, password.expose(), &info.database).await.unwrap();
+        core.delete(&any_permit(), other.id, Some(WAIT)).await.unwrap();
+        assert_eq!(things(cluster).await, 0);
+        assert!(core.drain(WAIT).await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

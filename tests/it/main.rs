@@ -11,6 +11,7 @@
 
 mod audit;
 mod broken_policies;
+mod bytes;
 mod cases;
 mod config;
 mod crash;

@@ -14,7 +14,7 @@ use super::toy_engine::{Ground, any_permit, request, upkeep};
 
 /// Meets everything by leaving it to the core.
 #[derive(Clone, Debug)]
-struct Anything;
+pub struct Anything;
 
 impl Admissible for Anything {
     const MEETS: &'static [ObligationKind] = &ObligationKind::ALL;
@@ -78,11 +78,11 @@ fn to(impact: Impact, target: &Sandbox) -> Permit<Anything> {
     under(impact, target, &[])
 }
 
-fn under(impact: Impact, target: &Sandbox, obligations: &[Obligation]) -> Permit<Anything> {
+pub fn under(impact: Impact, target: &Sandbox, obligations: &[Obligation]) -> Permit<Anything> {
     Ask { impact, target: Some(target), group_owner: None, obligations }.permit()
 }
 
-async fn make(core: &Core, group_owner: Option<&str>, obligations: &[Obligation]) -> Result<Sandbox, Failure> {
+pub async fn make(core: &Core, group_owner: Option<&str>, obligations: &[Obligation]) -> Result<Sandbox, Failure> {
     make_as_asked(core, group_owner, obligations, request()).await
 }
 
@@ -96,7 +96,7 @@ async fn make_as_asked(
     core.create(&permit, request, Arc::new(Silent), CancellationToken::new()).await.map(|created| created.sandbox)
 }
 
-fn code<T>(result: Result<T, Failure>) -> Option<Code> {
+pub fn code<T>(result: Result<T, Failure>) -> Option<Code> {
     result.err().map(|failure| failure.code)
 }
 

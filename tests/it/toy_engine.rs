@@ -37,6 +37,8 @@ pub struct Things {
     pub expiry: BTreeMap<String, Timestamp>,
     /// Databases that cannot be dropped.
     pub stuck: BTreeSet<String>,
+    /// Databases whose owner's login cannot be changed.
+    pub stiff: BTreeSet<String>,
     /// Whether the server answers.
     pub down: bool,
 }
@@ -166,11 +168,14 @@ impl Engine for Toy {
     }
 
     async fn set_login(&self, sandbox: &SandboxSpec, allowed: bool) -> Result<(), EngineError> {
+        if self.world.with(|things| things.stiff.contains(&sandbox.names.database)) {
+            return Err(Self::refused("change a login"));
+        }
         self.world.with(|things| match allowed {
             true => things.open.insert(sandbox.names.database.clone()),
             false => things.open.remove(&sandbox.names.database),
         });
-        Ok(())
+        self.half_way("set-login").await
     }
 
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError> {
@@ -223,7 +228,11 @@ impl Engine for Toy {
         }
     }
 
-    async fn session(&self, _sandbox: &SandboxSpec, _access: CredentialAccess) -> Result<SandboxSession, EngineError> {
+    async fn session(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> Result<SandboxSession, EngineError> {
+        let open = self.world.with(|things| things.open.contains(&sandbox.names.database));
+        if access == CredentialAccess::Owner && !open {
+            return Err(EngineError::Auth { profile: "toy".to_owned(), user: sandbox.names.owner_role.clone() });
+        }
         Err(EngineError::Unsupported("a toy has no sessions".to_owned()))
     }
 

@@ -114,8 +114,9 @@ pub(super) async fn repair(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> 
         statements.push(format!("ALTER ROLE {} WITH {login}", ident(role)));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {}", ident(role)));
     }
-    // a database that is being removed is closed, and its roles as well: it stays so
-    if can_log_in(&session, &work, &names.owner_role).await? {
+    // a database that is being removed is closed, and its roles as well: it stays so. The reader tells, as the owner
+    // alone may be kept out over its quota
+    if can_log_in(&session, &work, &names.readonly_role).await? {
         statements.push(format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1"));
     }
     for sql in &statements {
@@ -157,7 +158,7 @@ pub(super) async fn set_login(
         return Ok(());
     }
     let work = Work::new(server, spec).await?;
-    work.terminate(&*server.admin_session().await?).await
+    work.terminate_role(&*server.admin_session().await?, &spec.names.owner_role).await
 }
 
 /// Changes roles in one transaction; a session of the sandbox that holds their rows is ended.

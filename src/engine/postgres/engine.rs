@@ -117,7 +117,7 @@ impl Engine for PostgresEngine {
 
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError> {
         names::check(&self.server.settings().prefix, sandbox)?;
-        let session = access::catalogue_session(&self.server, sandbox, CredentialAccess::Owner).await?;
+        let session = access::catalogue_session(&self.server, sandbox, CredentialAccess::ReadOnly).await?;
         let rows = session
             .query("SELECT extname::text, extversion FROM pg_catalog.pg_extension ORDER BY 1", &[])
             .await

@@ -168,7 +168,7 @@ async fn role(
     let name = |check: &str| format!("{part}.{check}");
     let row = admin
         .query_opt(
-            "SELECT r.rolcanlogin, r.rolsuper, r.rolcreatedb, r.rolcreaterole, r.rolreplication, r.rolbypassrls, \
+            "SELECT r.rolsuper, r.rolcreatedb, r.rolcreaterole, r.rolreplication, r.rolbypassrls, \
              r.rolconnlimit, (pg_catalog.date_part('epoch', r.rolvaliduntil) * 1000)::float8, r.oid, \
              (SELECT s FROM pg_catalog.unnest(c.setconfig) s WHERE s LIKE 'temp\\_file\\_limit=%') \
              FROM pg_catalog.pg_roles r \
@@ -182,22 +182,18 @@ async fn role(
         return Ok(());
     };
     let mut elevated = Vec::new();
-    for (column, attribute) in [(1, "SUPERUSER"), (2, "CREATEDB"), (3, "CREATEROLE"), (4, "REPLICATION")] {
+    for (column, attribute) in [(0, "SUPERUSER"), (1, "CREATEDB"), (2, "CREATEROLE"), (3, "REPLICATION")] {
         if row.get(column) {
             elevated.push(attribute);
         }
     }
-    let bypasses: bool = row.get(5);
+    let bypasses: bool = row.get(4);
     if bypasses && access == CredentialAccess::Owner {
         elevated.push("BYPASSRLS");
     }
-    let can_login: bool = row.get(0);
-    let detail = match (can_login, elevated.is_empty()) {
-        (true, true) => "LOGIN and nothing more".to_owned(),
-        (false, true) => "no LOGIN".to_owned(),
-        (_, false) => elevated.join(", "),
-    };
-    checks.push(judge(&name("attributes"), can_login && elevated.is_empty(), &detail, "take the attributes away"));
+    // whether it can log in is a check of its own, with a real login
+    let detail = if elevated.is_empty() { "none but LOGIN".to_owned() } else { elevated.join(", ") };
+    checks.push(judge(&name("attributes"), elevated.is_empty(), &detail, "take the attributes away"));
     if access == CredentialAccess::ReadOnly {
         let status = if bypasses { CheckStatus::Ok } else { CheckStatus::Skipped };
         let detail = if bypasses {
@@ -207,9 +203,9 @@ async fn role(
         };
         checks.push(check(&name("row-security"), status, detail, None));
     }
-    let limit: i32 = row.get(6);
+    let limit: i32 = row.get(5);
     checks.push(judge(&name("connection-limit"), limit > 0, &format!("connection limit {limit}"), RECREATE));
-    let until: Option<f64> = row.get(7);
+    let until: Option<f64> = row.get(6);
     // the server keeps microseconds, we milliseconds; both are exact in a float for the next centuries
     #[expect(clippy::cast_precision_loss, reason = "milliseconds of this era fit a float's 53 bits")]
     let on_time = until.is_some_and(|until| (until - spec.expires_at.unix_ms() as f64).abs() < 1.0);
@@ -219,7 +215,7 @@ async fn role(
         Some(_) => format!("logins do not end at {}", spec.expires_at),
     };
     checks.push(judge(&name("valid-until"), on_time, &detail, "extend the sandbox, which sets it"));
-    let temp: Option<String> = row.get(9);
+    let temp: Option<String> = row.get(8);
     checks.push(match (&temp, superuser) {
         (Some(setting), _) => check(&name("temp-files"), CheckStatus::Ok, setting, None),
         (None, true) => {
@@ -229,7 +225,7 @@ async fn role(
             check(&name("temp-files"), CheckStatus::Skipped, "only a superuser admin can limit temporary files", None)
         }
     });
-    memberships(spec, admin, &role, row.get(8), &name, checks).await
+    memberships(spec, admin, &role, row.get(7), &name, checks).await
 }
 
 async fn memberships(

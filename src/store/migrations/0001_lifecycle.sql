@@ -32,6 +32,12 @@ create table pgsandbox.sandboxes (
     failure         text,
     bytes           bigint,
     measured_at     timestamptz,
+    -- The most bytes that all sandboxes of its owner, and of its group owner, may hold: as decided when it was reserved
+    -- or last written to. Null is no limit.
+    owner_bytes_max bigint,
+    group_bytes_max bigint,
+    -- Whether the owner role cannot log in because of them. Written after it was done.
+    login_withheld  boolean not null default false,
     -- Whole milliseconds, as the program keeps them: a page begins exactly after the row where the last one ended.
     created_at      timestamptz(3) not null,
     expires_at      timestamptz(3) not null,

@@ -71,15 +71,28 @@ impl Work<'_> {
     /// Ends every session of the sandbox's roles anywhere, and of anybody in its database, as far as the admin may.
     pub(in crate::engine::postgres) async fn terminate(&self, session: &Client) -> Result<(), EngineError> {
         let names = &self.spec.names;
+        self.terminate_of(session, &[&names.owner_role, &names.readonly_role], Some(&names.database)).await
+    }
+
+    /// Ends every session of one role anywhere.
+    pub(in crate::engine::postgres) async fn terminate_role(
+        &self,
+        session: &Client,
+        role: &str,
+    ) -> Result<(), EngineError> {
+        self.terminate_of(session, &[role], None).await
+    }
+
+    async fn terminate_of(&self, session: &Client, roles: &[&str], database: Option<&str>) -> Result<(), EngineError> {
         let failed = refused("end the sandbox's sessions", self.profile());
         let until = tokio::time::Instant::now() + TERMINATE_WAIT;
         loop {
             let rows = session
                 .query(
                     "SELECT a.pid FROM pg_catalog.pg_stat_activity a \
-                     WHERE (a.usename = $1 OR a.usename = $2 OR a.datname = $3) AND a.pid <> pg_catalog.pg_backend_pid() \
+                     WHERE (a.usename = ANY ($1) OR a.datname = $2) AND a.pid <> pg_catalog.pg_backend_pid() \
                      AND a.backend_type IN ('client backend', 'walsender')",
-                    &[&names.owner_role, &names.readonly_role, &names.database],
+                    &[&roles, &database],
                 )
                 .await
                 .map_err(&failed)?;

@@ -1,0 +1,166 @@
+//! What the byte quota means for sandboxes in use: over it nothing is written, and direct logins are taken away.
+//!
+//! The limits are the policies', as of the last decided write; the sizes are as of the last measuring. Only the owner
+//! role is ever kept out: the reader can write nothing. New sandboxes over the quota are refused where they are reserved.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+
+use super::core::removal_spec;
+use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
+use super::upkeep::Steward;
+use super::{Core, Profile, Sandbox, not_found};
+use crate::admission::{Permit, SystemReason};
+use crate::engine::EngineError;
+use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope};
+use crate::store::{After, ByteLimits, Find, LoginTurn};
+
+/// The longest that changing a login may take; the server ends a metadata transaction that idles for a minute.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(45);
+/// When a caller may come back whose login is just being changed by somebody else.
+const RETRY_AFTER_MS: u64 = 1_000;
+
+impl Core {
+    /// Lets the owner role in: refuses a write over the byte quota, and gives back a login that was taken for it and
+    /// need not be any longer.
+    ///
+    /// Limits that have changed are noted; where there are none, and were none, nothing is asked.
+    pub(super) async fn admit_owner<T>(
+        &self,
+        permit: &Permit<T>,
+        profile: &Arc<Profile>,
+        sandbox: &Sandbox,
+    ) -> Result<(), Failure> {
+        let mut limits = sandbox.byte_limits;
+        if permit.grant().impact == Impact::Writes {
+            let decided = &permit.grant().obligations.max_database_bytes;
+            limits = ByteLimits::new(decided);
+            if limits != sandbox.byte_limits {
+                profile.store.set_byte_limits(sandbox.id, limits).await?;
+            }
+            for (scope, limit) in decided {
+                refuse_over(profile, sandbox, *scope, limit.value, &format!(", set by `{}`", limit.set_by)).await?;
+            }
+        }
+        if !sandbox.login_withheld {
+            return Ok(());
+        }
+        refuse_over_any(profile, sandbox, limits).await?;
+        let (core, for_task, for_turn) = (self.clone(), Arc::clone(profile), sandbox.clone());
+        let given_back = self.detached(async move {
+            let Some(turn) = for_task.store.login_turn(&for_turn).await? else { return Ok(false) };
+            core.turn_login(&for_task, &for_turn, turn).await.map(|()| true)
+        });
+        if given_back.await? {
+            return Ok(());
+        }
+        match profile.store.find(&Find::Id(sandbox.id)).await? {
+            None => Err(not_found()),
+            Some(now) if now.login_withheld => Err(being_given_back(&now)),
+            Some(now) => now.usable(),
+        }
+    }
+
+    /// Says why the server did not let the owner role in: its login may have been taken away since the sandbox was
+    /// looked at.
+    pub(super) async fn why_owner_is_refused(
+        &self,
+        profile: &Profile,
+        id: SandboxId,
+        error: EngineError,
+    ) -> Result<Failure, Failure> {
+        let Some(now) = profile.store.find(&Find::Id(id)).await? else { return Ok(not_found()) };
+        now.usable()?;
+        // Taken away is noted afterwards, so the limits are asked as well.
+        refuse_over_any(profile, &now, now.byte_limits).await?;
+        Ok(if now.login_withheld { being_given_back(&now) } else { error.into() })
+    }
+
+    /// Takes logins away where sandboxes hold more than they may, and gives them back where they no longer do. One
+    /// that fails is due again in the next round and holds up no other.
+    pub(super) async fn settle_logins(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
+        let mut after = None;
+        for _ in 0..PAGES_MAX {
+            let page = profile.store.logins_due(after, PAGE).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(After { time: last.created_at, id: last.id });
+            futures_util::stream::iter(page)
+                .for_each_concurrent(REMOVALS_AT_ONCE, |sandbox| async move {
+                    if let Err(failure) = self.settle_login(profile, &sandbox, steward).await {
+                        tracing::warn!(
+                            sandbox = %sandbox.id, withheld = sandbox.login_withheld, %failure, audit = ?failure.audit,
+                            "its login could not be changed now"
+                        );
+                    }
+                })
+                .await;
+        }
+        Ok(())
+    }
+
+    async fn settle_login(&self, profile: &Arc<Profile>, sandbox: &Sandbox, steward: &Steward) -> Result<(), Failure> {
+        // Before the audit entry: what another server does, that one records.
+        let Some(turn) = profile.store.login_turn(sandbox).await? else { return Ok(()) };
+        let reason = if sandbox.login_withheld { SystemReason::RestoreLogin } else { SystemReason::WithholdLogin };
+        let permit = steward.permit(reason);
+        steward.audit.open(&permit, sandbox).await?;
+        let outcome = self.turn_login(profile, sandbox, turn).await;
+        steward.audit.close(&permit, sandbox, outcome.as_ref().copied()).await;
+        outcome
+    }
+
+    /// Turns the login to the other of its two states, then notes it.
+    async fn turn_login(&self, profile: &Profile, sandbox: &Sandbox, turn: LoginTurn) -> Result<(), Failure> {
+        let allowed = sandbox.login_withheld;
+        let spec = removal_spec(sandbox);
+        match tokio::time::timeout(LOGIN_TIMEOUT, profile.engine.set_login(&spec, allowed)).await {
+            Ok(Ok(())) => {}
+            // Somebody dropped its roles: nobody can log in, and there is nothing to come back for.
+            Ok(Err(EngineError::Known(failure))) if failure.code == Code::DatabaseNotFound => {}
+            Ok(Err(error)) => return Err(error.into()),
+            Err(_) => return Err(Failure::new(Code::Busy, "changing the sandbox's login did not end in time")),
+        }
+        if !allowed {
+            self.inner().pool.close_role(sandbox.id, CredentialAccess::Owner);
+        }
+        profile.store.note_login(turn).await?;
+        tracing::info!(sandbox = %sandbox.id, allowed, "login changed for the bytes its owner holds");
+        Ok(())
+    }
+}
+
+async fn refuse_over_any(profile: &Profile, sandbox: &Sandbox, limits: ByteLimits) -> Result<(), Failure> {
+    for (scope, limit) in limits.iter() {
+        refuse_over(profile, sandbox, scope, limit, "").await?;
+    }
+    Ok(())
+}
+
+/// Refuses while the sandboxes that are counted with this one hold more than they may, when last measured.
+async fn refuse_over(
+    profile: &Profile,
+    sandbox: &Sandbox,
+    scope: Scope,
+    limit: u64,
+    set_by: &str,
+) -> Result<(), Failure> {
+    let held = profile.store.bytes_held(sandbox, scope).await?;
+    if held <= limit {
+        return Ok(());
+    }
+    let who = match (scope, &sandbox.group_owner) {
+        (Scope::Group, Some(_)) => "its group owner",
+        (Scope::Group, None) => "its owner without a group owner",
+        (Scope::Principal, _) => "its owner",
+    };
+    let text = format!("sandboxes of {who} hold {held} bytes; the limit is {limit}{set_by}");
+    Err(Failure::new(Code::QuotaExceeded, text).hint("delete a sandbox, or read only"))
+}
+
+fn being_given_back(sandbox: &Sandbox) -> Failure {
+    let name = &sandbox.names.database;
+    let text = format!("the login of sandbox `{name}` was taken away over its byte quota, and is being given back");
+    Failure::new(Code::QuotaExceeded, text).hint("call again, or read only").retry_after_ms(RETRY_AFTER_MS)
+}

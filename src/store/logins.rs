@@ -1,0 +1,113 @@
+//! Whose direct login is to be taken away for the bytes its owner holds, and whose is to be given back.
+//!
+//! Buckets are those of the quotas. A login is noted as taken or given after it was: whoever dies in between leaves a
+//! sandbox that is due again, and to do it again changes nothing. Nothing here touches a role.
+
+use uuid::Uuid;
+
+use super::record::{self, SANDBOX_COLUMNS};
+use super::sandboxes::cursor;
+use super::{After, ByteLimits, Sandbox, Store, StoreError, StoreSession};
+use crate::model::SandboxId;
+
+/// The sole right to change one sandbox's login, until it is noted or dropped. Meanwhile the sandbox's row is locked,
+/// so nobody begins to remove it.
+#[derive(Debug)]
+pub struct LoginTurn {
+    /// Of its own, and in a transaction: closed when dropped, which gives the right back.
+    session: StoreSession,
+    sandbox: SandboxId,
+    withheld: bool,
+}
+
+impl Store {
+    /// Notes the byte limits a sandbox is under from now on.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be written.
+    pub async fn set_byte_limits(&self, id: SandboxId, limits: ByteLimits) -> Result<(), StoreError> {
+        let [of_owner, of_group] = limits.stored();
+        self.session("set-byte-limits")
+            .await?
+            .execute(
+                "update pgsandbox.sandboxes set owner_bytes_max = $3, group_bytes_max = $4
+                 where id = $1 and prefix = $2 and (owner_bytes_max, group_bytes_max) is distinct from ($3, $4)",
+                &[&Uuid::from(id), &self.prefix, &of_owner, &of_group],
+            )
+            .await
+            .map_err(self.typed("note the byte limits of a sandbox"))?;
+        Ok(())
+    }
+
+    /// Returns a page of ready sandboxes whose login is not as their limits have it, oldest first: those over a limit
+    /// that can log in, and those over none that cannot.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn logins_due(&self, after: Option<After>, limit: usize) -> Result<Vec<Sandbox>, StoreError> {
+        // Who names no group owner is counted with what else of the principal's own names none.
+        let sql = format!(
+            "with live as (
+                 select b.*, sum(b.bytes) over (partition by b.owner) as of_owner,
+                     sum(b.bytes) over (partition by b.group_owner, case when b.group_owner is null then b.owner end)
+                         as of_group
+                 from pgsandbox.sandboxes b where b.prefix = $1 and b.state in ('creating', 'ready')),
+             b as (
+                 select *, coalesce(of_owner > owner_bytes_max, false) or coalesce(of_group > group_bytes_max, false)
+                     as exceeds
+                 from live)
+             select {SANDBOX_COLUMNS} from b
+             where b.state = 'ready' and b.exceeds <> b.login_withheld
+               and ($2::bigint is null or (b.created_at, b.id) > (to_timestamp($2::bigint / 1000.0), $3::uuid))
+             order by b.created_at, b.id limit $4"
+        );
+        let (after_ms, after_id) = cursor(after);
+        let rows = self
+            .session("logins-due")
+            .await?
+            .query(&sql, &[&self.prefix, &after_ms, &after_id, &i64::try_from(limit).unwrap_or(i64::MAX)])
+            .await
+            .map_err(self.typed("list logins to take away or give back"))?;
+        rows.iter().map(|row| record::sandbox(&self.profile, row)).collect()
+    }
+
+    /// Takes the turn to change the login of a ready sandbox. `None` if somebody else is at it, or it has changed
+    /// since `sandbox` was read.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn login_turn(&self, sandbox: &Sandbox) -> Result<Option<LoginTurn>, StoreError> {
+        self.pass("login-turn").await?;
+        let typed = self.typed("take the turn to change a login");
+        // Not out of the pool: it is held while the engine works, which needs sessions itself.
+        let session = self.sessions.dedicated().await.map_err(|error| error.of_profile(&self.profile))?;
+        session.batch_execute("begin isolation level read committed").await.map_err(&typed)?;
+        let row = session
+            .query_opt(
+                "select from pgsandbox.sandboxes
+                 where id = $1 and prefix = $2 and state = 'ready' and login_withheld = $3 for update skip locked",
+                &[&Uuid::from(sandbox.id), &self.prefix, &sandbox.login_withheld],
+            )
+            .await
+            .map_err(&typed)?;
+        Ok(row.map(|_| LoginTurn { session, sandbox: sandbox.id, withheld: sandbox.login_withheld }))
+    }
+
+    /// Notes that the login was changed, and ends the turn.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be written.
+    pub async fn note_login(&self, turn: LoginTurn) -> Result<(), StoreError> {
+        self.pass("note-login").await?;
+        let typed = self.typed("note a login");
+        let LoginTurn { session, sandbox, withheld } = turn;
+        session
+            .execute(
+                "update pgsandbox.sandboxes set login_withheld = $2 where id = $1",
+                &[&Uuid::from(sandbox), &!withheld],
+            )
+            .await
+            .map_err(&typed)?;
+        session.batch_execute("commit").await.map_err(&typed)
+    }
+}
