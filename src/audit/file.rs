@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -133,6 +133,12 @@ impl ChainedFile {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.file.write_all(line)
+    }
+
+    /// Returns whether the file is still where it was made: a line in a file that was removed is no record.
+    pub(super) fn is_in_place(&self) -> bool {
+        let (Ok(here), Ok(there)) = (self.file.metadata(), fs::symlink_metadata(&self.path)) else { return false };
+        here.dev() == there.dev() && here.ino() == there.ino()
     }
 
     /// Cuts off what follows the last whole line.

@@ -306,7 +306,8 @@ impl State {
     /// Writes one line, beginning or changing the segment where needed.
     fn write(&mut self, settings: &AuditSettings, entry: &str) -> io::Result<()> {
         let full = self.segment.as_ref().is_some_and(|segment| segment.file.bytes() >= self.rotate_at);
-        if self.segment.is_none() || self.give_up {
+        let in_place = self.segment.as_ref().is_some_and(|segment| segment.file.is_in_place());
+        if !in_place || self.give_up {
             self.change_segment(settings)?;
         } else if full && let Err(fault) = self.change_segment(settings) {
             // The one there is still takes lines, which matters more than its size.
@@ -471,6 +472,29 @@ mod tests {
         drop(audit);
         let report = verify(&dir.path().join("audit")).unwrap();
         assert!(report.is_sound() && report.segments == 2, "{report:?}");
+    }
+
+    #[test]
+    fn a_log_that_was_removed_is_begun_anew_or_nothing_is_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = log(dir.path());
+        let audit_dir = dir.path().join("audit");
+        let ticket = open(&audit).unwrap();
+        std::fs::remove_dir_all(&audit_dir).unwrap();
+        std::fs::write(&audit_dir, "in its place").unwrap();
+        assert!(matches!(close(&audit, ticket), Err(AuditError::Unclosed { .. })));
+        assert!(matches!(open(&audit), Err(AuditError::Unavailable { .. })));
+        std::fs::remove_file(&audit_dir).unwrap();
+        let ticket = open(&audit).unwrap();
+        close(&audit, ticket).unwrap();
+        drop(audit);
+        let report = verify(&audit_dir).unwrap();
+        assert!(!report.is_sound() && report.open == 0, "what is gone is said: {report:?}");
+        let segments = std::fs::read_dir(&audit_dir).unwrap().filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            name.to_string_lossy().starts_with("segment-")
+        });
+        assert_eq!(segments.count(), 1);
     }
 
     #[test]

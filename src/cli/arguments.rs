@@ -140,10 +140,17 @@ fn kebab(name: &str) -> String {
     out
 }
 
+/// Arguments whose values may begin with `-`: SQL does with a comment, a parameter with a minus.
+const FREE: [&str; 3] = ["sql", "stdin", "params"];
+
 fn argument(name: &str, schema: &Value) -> Arg {
-    let help = schema.get("description").and_then(Value::as_str).unwrap_or_default();
-    let argument = Arg::new(name.to_owned()).long(kebab(name)).help(help.to_owned());
-    match type_of(schema) {
+    let kind = type_of(schema);
+    let mut help = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if matches!(kind, "array" | "object") {
+        help.push_str(" Repeat the option for several.");
+    }
+    let argument = Arg::new(name.to_owned()).long(kebab(name)).help(help).allow_hyphen_values(FREE.contains(&name));
+    match kind {
         "boolean" => {
             argument.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(["true", "false"])
         }
@@ -181,21 +188,22 @@ fn value(schema: &Value, values: &[&str]) -> Result<Value, String> {
         "integer" => serde_json::from_str::<serde_json::Number>(last)
             .map(Value::Number)
             .map_err(|_| "a whole number is wanted".to_owned()),
-        "array" => Ok(values.iter().map(|text| item(schema, text)).collect()),
-        "object" => pairs(values),
+        "array" => Ok(values.iter().map(|text| item(schema, "/items/type", text)).collect()),
+        "object" => pairs(schema, values),
         _ => Ok(json!(last)),
     }
 }
 
-/// Items of typed arrays are taken as they are; items that may be anything are JSON if they can be.
-fn item(schema: &Value, text: &str) -> Value {
-    match schema.pointer("/items/type").and_then(Value::as_str) {
+/// Items that are texts are taken as they are; items that may be anything are JSON if they can be. `kind` is where the
+/// schema says which.
+fn item(schema: &Value, kind: &str, text: &str) -> Value {
+    match schema.pointer(kind).and_then(Value::as_str) {
         Some("string") => json!(text),
         _ => serde_json::from_str(text).unwrap_or_else(|_| json!(text)),
     }
 }
 
-fn pairs(values: &[&str]) -> Result<Value, String> {
+fn pairs(schema: &Value, values: &[&str]) -> Result<Value, String> {
     let mut object = Map::new();
     for pair in values {
         if let Ok(Value::Object(whole)) = serde_json::from_str(pair) {
@@ -203,7 +211,7 @@ fn pairs(values: &[&str]) -> Result<Value, String> {
             continue;
         }
         let (key, value) = pair.split_once('=').ok_or("key=value is wanted, or a JSON object")?;
-        object.insert(key.to_owned(), json!(value));
+        object.insert(key.to_owned(), item(schema, "/additionalProperties/type", value));
     }
     Ok(Value::Object(object))
 }
@@ -235,15 +243,37 @@ mod tests {
                 "-1",
                 "--labels",
                 "k=v",
+                "--labels",
+                "task=42",
                 "--extensions",
                 "citext",
             ],
-            json!({"nameHint": "a b", "ttlMinutes": -1, "labels": {"k": "v"}, "extensions": ["citext"]}),
+            json!({"nameHint": "a b", "ttlMinutes": -1, "labels": {"k": "v", "task": "42"}, "extensions": ["citext"]}),
         );
         check(
             &["run-sql", "--sql", "select $1", "--readonly", "--params", "7", "--params", "x"],
             json!({"sql": "select $1", "readonly": true, "params": [7, "x"]}),
         );
         check(&["run-sql", "--sql", "select 1", "--readonly=false"], json!({"sql": "select 1", "readonly": false}));
+        check(
+            &[
+                "explain-policy",
+                "--operation",
+                "run_sql",
+                "--arguments",
+                "sql=select 1",
+                "--arguments",
+                "readonly=true",
+            ],
+            json!({"operation": "run_sql", "arguments": {"sql": "select 1", "readonly": true}}),
+        );
+    }
+
+    #[test]
+    fn sql_may_begin_with_a_comment_and_a_parameter_with_a_minus() {
+        check(
+            &["run-sql", "--sql", "-- first\nselect $1", "--params", "-7", "--readonly"],
+            json!({"sql": "-- first\nselect $1", "params": [-7], "readonly": true}),
+        );
     }
 }

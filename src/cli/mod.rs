@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use clap::ArgMatches;
 use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use self::render::{Format, line, say};
@@ -106,14 +107,18 @@ async fn operation(name: &str, input: Result<Option<JsonObject>, String>, app: &
     if envelope.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Builds a request of the command line. Ctrl-C cancels it.
+/// Builds a request of the command line. Ctrl-C cancels it, and so does being told to end.
 fn request(principal: Principal, operation: &str, input: JsonObject, progress: Arc<dyn Progress>) -> Request {
     let cancel = CancellationToken::new();
     let on_signal = cancel.clone();
     tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            on_signal.cancel();
+        let Ok(mut terminate) = signal(SignalKind::terminate()) else { return };
+        tokio::select! {
+            Ok(()) = tokio::signal::ctrl_c() => {}
+            Some(()) = terminate.recv() => {}
+            else => return,
         }
+        on_signal.cancel();
     });
     Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, traceparent: None }
 }

@@ -47,9 +47,10 @@ async fn play(app: &App) -> Result<(), String> {
     played?;
     line("");
     line("Paste this into your MCP client's configuration:");
-    line(&client_configuration());
+    let program = program();
+    line(&client_configuration(&program));
     line("");
-    line("The cluster keeps running; `pgsandbox local stop` stops it.");
+    line(&format!("The cluster keeps running; `{program} local stop` stops it."));
     Ok(())
 }
 
@@ -96,9 +97,13 @@ async fn call(app: &App, operation: &str, input: Value) -> Result<Value, String>
     }
 }
 
-fn client_configuration() -> String {
+/// Returns this program's path: it need not be on anybody's `PATH`.
+fn program() -> String {
     let program = std::env::current_exe().ok().and_then(|path| path.to_str().map(str::to_owned));
-    let program = program.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned());
+    program.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned())
+}
+
+fn client_configuration(program: &str) -> String {
     let configuration = json!({"mcpServers": {"pgsandbox": {"command": program, "args": ["mcp"]}}});
     serde_json::to_string_pretty(&configuration).unwrap_or_default()
 }

@@ -140,6 +140,9 @@ pub trait Engine: Send + Sync + 'static {
         access: CredentialAccess,
     ) -> Result<postgres::SandboxSession, EngineError>;
 
+    /// Gives the read-only role again what it may see, where the owner's SQL took it away. Returns whether any was missing.
+    async fn restore_reads(&self, sandbox: &SandboxSpec) -> Result<bool, EngineError>;
+
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;
 }
@@ -156,6 +159,12 @@ pub struct ExtensionInfo {
     /// The server's one-line description.
     pub comment: String,
 }
+
+/// Postgres' code for a disk without room.
+pub const DISK_FULL: &str = "53100";
+/// What to do about it.
+pub const DISK_FULL_HINT: &str =
+    "delete sandboxes that are not needed, or have an operator free space on the server's disk";
 
 /// What can go wrong in an engine.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -215,9 +224,12 @@ impl From<EngineError> for Failure {
                 Self::new(Code::Busy, message).hint("try again when the other sessions have ended")
             }
             EngineError::Refused { sqlstate, detail, .. } => {
-                let mut failure = Self::new(Code::Internal, message)
-                    .hint("see the log under the request id, and `pgsandbox doctor`")
-                    .audit(detail);
+                let mut failure = if sqlstate == DISK_FULL {
+                    Self::new(Code::DiskFull, message).hint(DISK_FULL_HINT)
+                } else {
+                    Self::new(Code::Internal, message).hint("see the log under the request id, and `pgsandbox doctor`")
+                }
+                .audit(detail);
                 failure.detail_mut().sqlstate = Some(sqlstate);
                 failure
             }

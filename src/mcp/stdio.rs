@@ -9,7 +9,8 @@ use std::time::Duration;
 use rmcp::service::serve_server;
 use rmcp::transport::io::stdio_pipes;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::time::Sleep;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, Sleep};
 
 use super::handler::Handler;
 use super::lines::Lines;
@@ -17,16 +18,20 @@ use crate::service::Service;
 
 /// How long calls that run when the input ends may take to finish.
 const DRAIN: Duration = Duration::from_secs(60);
+/// How long they may take when the program is told to end: whoever tells it kills it soon after.
+const SIGNAL_DRAIN: Duration = Duration::from_secs(5);
 /// How often running calls are counted once the input has ended.
 const DRAIN_TICK: Duration = Duration::from_millis(10);
 
-/// Serves one client until its input ends and what runs is done.
+/// Serves one client until its input ends, or a signal says so, and what runs is done.
 ///
 /// # Errors
 /// Fails if the streams fail, or the client's first message is no handshake.
 pub async fn serve_stdio(service: Arc<Service>, handler: Handler) -> io::Result<()> {
     let (input, output) = stdio_pipes();
-    let input = DrainingInput { inner: input, service, ended: None };
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+    let signals = kinds.into_iter().map(signal).collect::<io::Result<_>>()?;
+    let input = DrainingInput { inner: input, service, signals, ended: None };
     let running = match serve_server(handler, Lines::new(input, output)).await {
         Ok(running) => running,
         // A client that goes away before the handshake has nothing to be told.
@@ -40,16 +45,52 @@ pub async fn serve_stdio(service: Arc<Service>, handler: Handler) -> io::Result<
     running.waiting().await.map(|_reason| ()).map_err(io::Error::other)
 }
 
-/// Input whose end is passed on only when no call is running any more.
+/// Input whose end is passed on only when no call is running any more. After a signal nothing more is read.
 struct DrainingInput<R> {
     inner: R,
     service: Arc<Service>,
-    ended: Option<(tokio::time::Instant, Pin<Box<Sleep>>)>,
+    signals: Vec<Signal>,
+    ended: Option<Ended>,
+}
+
+/// Input that has ended, while calls may still be running.
+struct Ended {
+    deadline: Instant,
+    tick: Pin<Box<Sleep>>,
+}
+
+impl Ended {
+    fn within(drain: Duration) -> Self {
+        // A call that was just read may not have begun: look again after a tick.
+        Self { deadline: Instant::now() + drain, tick: Box::pin(tokio::time::sleep(DRAIN_TICK)) }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, service: &Service) -> Poll<()> {
+        loop {
+            if self.tick.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let now = Instant::now();
+            if service.running() == 0 || now >= self.deadline {
+                return Poll::Ready(());
+            }
+            self.tick.as_mut().reset(now + DRAIN_TICK);
+        }
+    }
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for DrainingInput<R> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        for signal in &mut this.signals {
+            // One after another, so that each of them wakes us.
+            while let Poll::Ready(Some(())) = signal.poll_recv(cx) {
+                // A second signal is no other than the first.
+                let deadline = Instant::now() + SIGNAL_DRAIN;
+                let ended = this.ended.get_or_insert_with(|| Ended::within(SIGNAL_DRAIN));
+                ended.deadline = ended.deadline.min(deadline);
+            }
+        }
         if this.ended.is_none() {
             let before = buf.filled().len();
             let polled = Pin::new(&mut this.inner).poll_read(cx, buf);
@@ -57,22 +98,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for DrainingInput<R> {
             if !at_end {
                 return polled;
             }
-            // A call that was just read may not have begun: look again after a tick.
-            let tick = Box::pin(tokio::time::sleep(DRAIN_TICK));
-            this.ended = Some((tokio::time::Instant::now() + DRAIN, tick));
         }
-        let Some((deadline, tick)) = &mut this.ended else { return Poll::Pending };
-        loop {
-            match tick.as_mut().poll(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(()) => {
-                    let now = tokio::time::Instant::now();
-                    if this.service.running() == 0 || now >= *deadline {
-                        return Poll::Ready(Ok(()));
-                    }
-                    tick.as_mut().reset(now + DRAIN_TICK);
-                }
-            }
-        }
+        this.ended.get_or_insert_with(|| Ended::within(DRAIN)).poll(cx, &this.service).map(Ok)
     }
 }

@@ -180,6 +180,7 @@ codes! {
     Cancelled "cancelled" "timeout" again "the caller cancelled the request";
     PostgresAuthFailed "postgres_auth_failed" "postgres" never "Postgres does not accept the credentials";
     PostgresConnectionFailed "postgres_connection_failed" "postgres" again "Postgres cannot be reached, or the connection was lost";
+    DiskFull "disk_full" "postgres" again "the disk of the Postgres server is full";
     DatabaseNotFound "database_not_found" "config" never "there is no such sandbox, or it is not the caller's";
     VersionMismatch "version_mismatch" "config" never "a profile and a Postgres version disagree";
     RestoreIncompatible "restore_incompatible" "config" never "a dump cannot be restored on this server";

@@ -15,12 +15,16 @@ use super::selector::DatabaseSelector;
 use super::sql_results::{ResultSetEntry, SqlResults};
 use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};
-use crate::engine::postgres::{Param, ResultLimits, ResultSet, SandboxSession, StatementCall, TxStatus, WireError};
+use crate::engine::postgres::{
+    Param, Rest, ResultLimits, ResultSet, SandboxSession, StatementCall, TxStatus, WireError,
+};
 use crate::model::limits::{
     PARAMS_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, ROWS_DEFAULT, ROWS_MAX, STATEMENT_TIMEOUT_MS_DEFAULT,
     STATEMENT_TIMEOUT_MS_MAX, STDIN_BYTES_MAX, VALUE_BYTES_MAX,
 };
-use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass};
+use crate::model::{
+    Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass, StatementFacts,
+};
 use crate::sql::{Script, Statement};
 use crate::telemetry::span;
 
@@ -37,7 +41,7 @@ pub(super) struct RunSql {
     sql: String,
     /// Run as the read-only role in a read-only transaction; only reads are let through. Default false.
     readonly: Option<bool>,
-    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten: the rest is not fetched.
+    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; what may have effects runs to its end.
     row_limit: Option<Whole>,
     /// Values for $1, $2, … of a single statement: text, numbers, true, false or null.
     params: Option<Vec<Value>>,
@@ -190,7 +194,21 @@ impl Operation for RunSql {
         let handle = session.cancel_handle();
         let started = Instant::now();
         let outcome = {
-            let running = work.run(&mut session);
+            let running = async {
+                let outcome = work.run(&mut session, started).await;
+                if !work.read_only || !lacks_a_right(&outcome) {
+                    return outcome;
+                }
+                match call.core.restore_reads(&permit, id).await {
+                    Ok(true) => work.run(&mut session, started).await,
+                    Ok(false) => outcome,
+                    Err(failure) => {
+                        // The caller is better served with what the statement met.
+                        tracing::warn!(code = failure.code.as_str(), "the reader's rights could not be restored");
+                        outcome
+                    }
+                }
+            };
             tokio::pin!(running);
             tokio::select! {
                 outcome = &mut running => outcome,
@@ -270,8 +288,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    async fn run(&self, session: &mut SandboxSession) -> Result<SqlResults, Failure> {
-        let deadline = Instant::now() + self.timeout;
+    async fn run(&self, session: &mut SandboxSession, started: Instant) -> Result<SqlResults, Failure> {
+        let deadline = started + self.timeout;
         let mut results = SqlResults::default();
         let mut bytes_left = self.limits.bytes_max;
         let mut committed = false;
@@ -283,7 +301,7 @@ impl<'a> Work<'a> {
             span.record(span::STATEMENT_FINGERPRINT, statement.facts.fingerprint.to_string());
             match self.run_one(session, statement, limits, left).instrument(span.clone()).await {
                 Ok(mut set) => {
-                    committed |= session.status() == TxStatus::Idle && !self.read_only;
+                    committed |= session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set);
                     results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped);
                     let entry = ResultSetEntry::new(index, &set);
                     span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
@@ -325,8 +343,29 @@ impl<'a> Work<'a> {
         let text = self.text.get(statement.text.clone()).unwrap_or_default();
         let copies_in = statement.facts.class == StatementClass::CopyIn;
         let copy_in = if copies_in { inline.or(self.stdin).map(str::as_bytes) } else { None };
-        let call = StatementCall { text, params: &self.params, limits, timeout, copy_in };
+        let rest = if may_have_effects(&statement.facts) { Rest::Counted } else { Rest::Unfetched };
+        let call = StatementCall { text, params: &self.params, limits, rest, timeout, copy_in };
         if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
+    }
+}
+
+/// Returns whether a statement may do something for each of its rows, and so must run to its end however few are kept.
+fn may_have_effects(facts: &StatementFacts) -> bool {
+    // A name that is not qualified may be that of a function of the sandbox's own, with parameters that fit better.
+    !facts.read_only_safe || facts.functions.iter().any(|name| !name.starts_with("pg_catalog."))
+}
+
+/// Returns whether a statement after which no transaction is open may have made something last.
+fn may_commit(statement: &Statement, set: &ResultSet) -> bool {
+    // A COMMIT of a failed transaction is answered with ROLLBACK.
+    !statement.facts.read_only_safe && set.command_tag.as_deref() != Some("ROLLBACK")
+}
+
+/// Returns whether a statement failed because its role may not do something.
+fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
+    match outcome {
+        Ok(results) => results.has_failure(Code::PermissionDenied),
+        Err(failure) => failure.code == Code::PermissionDenied,
     }
 }
 

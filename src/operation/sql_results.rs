@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::envelope::EnvelopeError;
 use crate::engine::postgres::{Cell, Column, Notice, ResultSet};
 use crate::model::limits::{NOTICES_MAX, REPLY_FRAME_BYTES_MAX};
-use crate::model::{Failure, Obligations};
+use crate::model::{Code, Failure, Obligations};
 
 /// What a value costs beside its text, in bytes: quotes and a comma.
 const CELL_BYTES: u64 = 5;
@@ -179,6 +179,11 @@ impl SqlResults {
         self.statement_failures.push(StatementFailure::from(failure));
     }
 
+    /// Returns whether one of the failures that are told is `code`.
+    pub(super) fn has_failure(&self, code: Code) -> bool {
+        self.statement_failures.iter().any(|failure| failure.error.code == code.as_str())
+    }
+
     /// Says what the reply had no room for.
     pub(super) fn say_what_is_left_out(&mut self) {
         let (sets, failures) = self.left_out;
@@ -237,7 +242,6 @@ impl SqlResults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Code;
 
     fn entry(columns: usize) -> ResultSetEntry {
         let column = |_| ColumnEntry { name: "c".repeat(60), r#type: "int4".to_owned() };

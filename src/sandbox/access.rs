@@ -126,6 +126,19 @@ impl Core {
         Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session) })
     }
 
+    /// Gives the read-only role again what it may see of the sandbox, where the owner's SQL took it away. Returns
+    /// whether any was missing.
+    ///
+    /// # Errors
+    /// As [`Core::session`].
+    pub async fn restore_reads<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<bool, Failure> {
+        require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Writes, Some(id)))?;
+        let (profile, sandbox) = self.locate(permit, id).await?;
+        sandbox.usable()?;
+        let spec = self.spec(&profile, &sandbox).await?;
+        profile.engine.restore_reads(&spec).await.map_err(Failure::from)
+    }
+
     /// Discloses where and how a sandbox is reached, with the role's password.
     ///
     /// # Errors

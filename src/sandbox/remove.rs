@@ -97,7 +97,7 @@ impl Core {
         require(permit, Impact::Destroys, Some(id))?;
         let (profile, sandbox) = self.locate(permit, id).await?;
         let started = Instant::now();
-        let (barred_sender, barred) = oneshot::channel();
+        let (barred_sender, mut barred) = oneshot::channel();
         let core = self.clone();
         let request_id = permit.grant().request_id;
         let for_task = Arc::clone(&profile);
@@ -111,7 +111,7 @@ impl Core {
         let removal = tokio::select! {
             biased;
             ended = &mut task => ended,
-            Ok(()) = barred => {
+            Ok(()) = &mut barred => {
                 let Some(wait) = wait else { return Ok(Deleted { sandbox, state: State::Deleting }) };
                 match tokio::time::timeout_at(started + wait, task).await {
                     Ok(ended) => ended,
@@ -133,6 +133,8 @@ impl Core {
             }
             // Not asked for here.
             Ok(Removal::NotExpired) => Ok(Deleted { sandbox, state: State::Ready }),
+            // Nobody can log in any more, which is all that this caller waits for; the rest is tried again.
+            Err(_) if wait.is_none() && barred.try_recv().is_ok() => Ok(Deleted { sandbox, state: State::Deleting }),
             Err(failure) => Err(failure),
         }
     }

@@ -148,14 +148,12 @@ impl Work {
         self.check_names()?;
         let (store, engine) = (&self.profile.store, &self.profile.engine);
         store.begin_undo(&self.held, reason).await?;
-        let journal = store.journal(self.held.plan).await?;
+        // All that was begun, also what an earlier attempt has taken back: a killed program's statement may still run
+        // on the server, and take effect after its step was found not to have been done.
+        let begun = store.begun(self.held.plan).await?;
         let known = engine.create_steps(&self.spec);
-        let begun: Vec<Option<Step>> = journal
-            .iter()
-            .rev()
-            .filter(|line| !line.undone)
-            .map(|line| known.iter().find(|step| step.name == line.step).copied())
-            .collect();
+        let begun: Vec<Option<Step>> =
+            begun.iter().rev().map(|name| known.iter().find(|step| step.name == name).copied()).collect();
         if begun.contains(&None) {
             // Begun by a version with other steps: removal copes with whatever is there.
             let steps = engine.delete_steps(&self.spec);

@@ -3,7 +3,7 @@
 use tokio_postgres::error::SqlState;
 
 use super::Point;
-use crate::engine::EngineError;
+use crate::engine::{DISK_FULL, DISK_FULL_HINT, EngineError};
 use crate::model::{Code, Failure};
 
 /// A lock was not granted in time, or the statement was stopped for its time.
@@ -113,6 +113,9 @@ impl From<StoreError> for Failure {
             StoreError::Engine(error) => error.into(),
             StoreError::Refused { sqlstate, detail, .. } if TOOK_TOO_LONG.contains(&sqlstate.as_str()) => {
                 Self::new(Code::Busy, text).hint("call again later").audit(detail)
+            }
+            StoreError::Refused { sqlstate, detail, .. } if sqlstate == DISK_FULL => {
+                Self::new(Code::DiskFull, text).hint(DISK_FULL_HINT).audit(detail)
             }
             StoreError::Refused { detail, .. } => Self::new(Code::Internal, text).audit(detail),
             StoreError::Foreign { .. } => Self::new(Code::InvalidConfiguration, text)

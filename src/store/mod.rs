@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 
 pub use error::StoreError;
 pub use failpoint::{FailPoints, Inert, Point};
-pub use plans::{BeginDelete, Claimed, JournalLine};
+pub use plans::{BeginDelete, Claimed};
 pub use record::{
     Held, Idempotency, Mark, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, State,
 };

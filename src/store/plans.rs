@@ -19,15 +19,6 @@ const BACKOFF_SECONDS_MAX: i32 = 600;
 /// taking one, the task may not have begun.
 const OWN_GRACE_SECONDS: i32 = 30;
 
-/// A line of the journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournalLine {
-    /// The step's name.
-    pub step: String,
-    /// Whether anything was taken back since, or is yet to be.
-    pub undone: bool,
-}
-
 /// A plan that nobody worked on, taken over.
 #[derive(Clone, Debug)]
 pub struct Claimed {
@@ -86,18 +77,17 @@ impl Store {
     ///
     /// # Errors
     /// Fails if the metadata cannot be read.
-    pub async fn journal(&self, plan: PlanId) -> Result<Vec<JournalLine>, StoreError> {
+    pub async fn begun(&self, plan: PlanId) -> Result<Vec<String>, StoreError> {
         let rows = self
-            .session("journal")
+            .session("begun")
             .await?
             .query(
-                "select step, bool_or(mark = 'undone') from pgsandbox.journal where plan_id = $1
-                 group by step order by min(line)",
+                "select step from pgsandbox.journal where plan_id = $1 group by step order by min(line)",
                 &[&Uuid::from(plan)],
             )
             .await
             .map_err(self.typed("read the journal"))?;
-        Ok(rows.iter().map(|row| JournalLine { step: row.get(0), undone: row.get(1) }).collect())
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
     /// Ends a create plan well: the sandbox is ready.

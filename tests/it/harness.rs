@@ -123,7 +123,7 @@ impl Cluster {
         let pid = fs::read_to_string(self.data.join("postmaster.pid")).unwrap();
         let pid = pid.lines().next().unwrap();
         assert!(Command::new("kill").args(["-QUIT", pid]).status().unwrap().success());
-        while Path::new("/proc").join(pid).exists() {
+        while runs(pid) {
             std::thread::yield_now();
         }
         run_server(&self.bin_dir, &self.data, self.port).unwrap();
@@ -253,8 +253,14 @@ fn watchdog(dir: &Path) -> Child {
     remove_after_exit(
         dir,
         "pid=$(head -n 1 \"$1/data/postmaster.pid\" 2>/dev/null) && kill -QUIT \"$pid\" && \
-         while kill -0 \"$pid\" 2>/dev/null; do sleep 0.05; done",
+         while [ -e \"/proc/$pid/cwd\" ]; do sleep 0.05; done",
     )
+}
+
+/// Returns whether a process runs. One that has ended and that nobody has asked after does not, though its number is
+/// taken: in a container the first process may be one that asks after nobody.
+pub(crate) fn runs(pid: &str) -> bool {
+    Path::new("/proc").join(pid).join("cwd").exists()
 }
 
 /// Starts a process that waits for the end of this one, then runs `script` with `dir` as `$1` and removes `dir`.

@@ -48,7 +48,14 @@ async fn things(cluster: &Cluster) -> i64 {
 }
 
 async fn run(session: &mut SandboxSession, text: &str) -> ResultSet {
-    let call = StatementCall { text, params: &[], limits: Default::default(), timeout: WAIT, copy_in: None };
+    let call = StatementCall {
+        text,
+        params: &[],
+        limits: Default::default(),
+        rest: Default::default(),
+        timeout: WAIT,
+        copy_in: None,
+    };
     session.execute(&call).await.unwrap()
 }
 

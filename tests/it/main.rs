@@ -13,6 +13,7 @@ mod audit;
 mod broken_policies;
 mod cases;
 mod config;
+mod crash;
 mod engine;
 mod harness;
 mod hostile;

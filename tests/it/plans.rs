@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use pgsandbox::model::{Code, PlanId, RequestId, Silent};
 use pgsandbox::sandbox::{CleanupFilter, Core, State};
-use pgsandbox::store::{BeginDelete, Point, StoreError};
+use pgsandbox::store::{BeginDelete, FailPoints, Point, StoreError};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::harness::block_on;
@@ -120,6 +121,60 @@ fn a_create_plan_that_fails_anywhere_leaves_nothing() {
         assert!(failed, "{context}: and the caller did not hear of it");
     }
     panic!("the scenario passes more than {POINTS_MAX} points");
+}
+
+/// Stops everything at one point, for good.
+struct Stop {
+    at: Point,
+    reached: Notify,
+}
+
+#[async_trait::async_trait]
+impl FailPoints for Stop {
+    async fn fails_at(&self, point: Point) -> bool {
+        if point == self.at {
+            self.reached.notify_one();
+            std::future::pending::<()>().await;
+        }
+        false
+    }
+}
+
+/// Lives until one point is reached, and dies there.
+fn die_at<F: Future<Output = ()> + Send + 'static>(
+    ground: &Arc<Ground>,
+    at: Point,
+    scenario: impl FnOnce(Arc<Ground>, Core) -> F + Send + 'static,
+) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let for_life = Arc::clone(ground);
+    runtime.block_on(async move {
+        let points = Arc::new(Stop { at, reached: Notify::new() });
+        let core = for_life.core_with(Setup { points: points.clone(), ..Setup::default() }).await;
+        let life = tokio::spawn(scenario(for_life, core));
+        tokio::select! {
+            ended = life => panic!("`{at}` was not reached: {ended:?}"),
+            () = points.reached.notified() => {}
+        }
+    });
+    runtime.shutdown_timeout(Duration::from_secs(10));
+    ground.await_death();
+}
+
+#[test]
+fn what_takes_effect_after_it_was_taken_back_is_taken_back_again() {
+    let ground = migrated();
+    die_at(&ground, Point::Step("open"), create_quietly);
+    let late = ground.world.with(|things| things.databases.clone());
+    assert_eq!(late.len(), 1);
+    // The next one dies when the database is taken back already and the roles are not yet.
+    block_on(ground.time_passes());
+    die_at(&ground, Point::Undo("roles"), tend);
+    assert!(ground.world.with(|things| things.databases.is_empty()));
+    // Only now the first one's last statement has its effect.
+    ground.world.with(|things| things.databases = late);
+    recover(&ground);
+    check_settled(&ground, 0, "a late database");
 }
 
 #[test]

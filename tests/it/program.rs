@@ -237,6 +237,11 @@ impl Stdio {
 
     /// Waits for the answer to a request; everything on standard output must be JSON-RPC.
     pub(crate) fn answer(&mut self, id: u64) -> Value {
+        // It may have come before an answer that was waited for.
+        let kept = self.notifications.iter().position(|message| message["id"] == id && message.get("method").is_none());
+        if let Some(at) = kept {
+            return self.notifications.remove(at);
+        }
         loop {
             let message = self.message(ANSWER).unwrap_or_else(|| panic!("no answer to request {id}"));
             if message["id"] == id && message.get("method").is_none() {
@@ -261,6 +266,16 @@ impl Stdio {
     pub(crate) fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.begin(method, params);
         self.answer(id)
+    }
+
+    /// Ends the input, and goes on listening.
+    pub(crate) fn end_input(&mut self) {
+        self.input = None;
+    }
+
+    /// Waits for the program to end by itself.
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// Ends the input and waits for the program to end.

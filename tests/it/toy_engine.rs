@@ -227,6 +227,10 @@ impl Engine for Toy {
         Err(EngineError::Unsupported("a toy has no sessions".to_owned()))
     }
 
+    async fn restore_reads(&self, _sandbox: &SandboxSpec) -> Result<bool, EngineError> {
+        Ok(false)
+    }
+
     async fn health(&self) -> Vec<Check> {
         Vec::new()
     }

@@ -190,6 +190,44 @@ async fn alter(server: &Arc<PostgresServer>, spec: &SandboxSpec, statements: &[S
     }
 }
 
+/// Returns what lets the reader see all that the owner, whose session it is, will make. `reader` is quoted already.
+pub(super) fn reads_to_come(reader: &str) -> [String; 3] {
+    ["SELECT ON TABLES", "SELECT ON SEQUENCES", "USAGE ON SCHEMAS"]
+        .map(|right| format!("ALTER DEFAULT PRIVILEGES GRANT {right} TO {reader}"))
+}
+
+/// What the reader may not see of what is the owner's, as the statements that let it.
+const MISSING_READS: &str = "
+    SELECT pg_catalog.format('GRANT USAGE ON SCHEMA %I TO %I', nspname, $1::text)
+    FROM pg_catalog.pg_namespace n
+    WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' AND pg_catalog.pg_has_role(nspowner, 'USAGE')
+        AND NOT pg_catalog.has_schema_privilege($1::text::name, n.oid, 'USAGE')
+    UNION ALL
+    SELECT pg_catalog.format('GRANT SELECT ON %s %I.%I TO %I',
+        CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, nspname, relname, $1::text)
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND nspname !~ '^pg_' AND nspname <> 'information_schema'
+        AND pg_catalog.pg_has_role(relowner, 'USAGE')
+        AND NOT pg_catalog.has_table_privilege($1::text::name, c.oid, 'SELECT')";
+
+/// Gives the reader again what it may see: `DROP OWNED`, for one, takes it away with all else.
+pub(super) async fn restore_reads(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<bool, EngineError> {
+    let failed = refused("restore the reader's rights", &server.settings().profile);
+    let mut session = catalogue_session(server, spec, CredentialAccess::Owner).await?;
+    let transaction = session.transaction().await.map_err(&failed)?;
+    let missing = transaction.query(MISSING_READS, &[&spec.names.readonly_role]).await.map_err(&failed)?;
+    if missing.is_empty() {
+        return Ok(false);
+    }
+    for sql in missing.iter().map(|row| row.get(0)).chain(reads_to_come(&ident(&spec.names.readonly_role))) {
+        let sql: String = sql;
+        transaction.execute(sql.as_str(), &[]).await.map_err(&failed)?;
+    }
+    transaction.commit().await.map_err(&failed)?;
+    tracing::info!(sandbox = %spec.id, granted = missing.len(), "the reader's rights were restored");
+    Ok(true)
+}
+
 /// Says that a sandbox's database or roles are not there.
 pub(super) fn gone(spec: &SandboxSpec) -> EngineError {
     let message = format!("the database of sandbox `{}` is gone; its owner may have dropped it", spec.names.database);

@@ -156,6 +156,11 @@ impl Engine for PostgresEngine {
         access::caller_session(&self.server, sandbox, access).await
     }
 
+    async fn restore_reads(&self, sandbox: &SandboxSpec) -> Result<bool, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        access::restore_reads(&self.server, sandbox).await
+    }
+
     async fn health(&self) -> Vec<Check> {
         health::health(&self.server).await
     }

@@ -72,9 +72,14 @@ async fn cluster_runs(cluster: &ManagedCluster, checks: &mut Vec<Check>) -> bool
     let installed = discover(&cluster.settings().binaries).await;
     let versions: Vec<String> =
         installed.iter().map(|i| format!("{} in `{}`", i.version, i.bin_dir.display())).collect();
-    let detail = if versions.is_empty() { "no server is installed".to_owned() } else { versions.join(", ") };
-    let remedy = "install one with `pgsandbox ensure-postgres --install-missing`";
-    checks.push(judge("postgres.installed", !installed.is_empty(), &detail, remedy));
+    let wanted = cluster.settings().major;
+    let there = installed.iter().any(|i| wanted.is_none_or(|major| i.major == major));
+    let mut detail = if versions.is_empty() { "no server is installed".to_owned() } else { versions.join(", ") };
+    if let (false, Some(major)) = (there, wanted) {
+        detail.push_str(&format!("; PostgreSQL {major} is wanted"));
+    }
+    let remedy = "install one with `pgsandbox quickstart --yes`";
+    checks.push(judge("postgres.installed", there, &detail, remedy));
     let status = match cluster.status().await {
         Ok(status) => status,
         Err(error) => {

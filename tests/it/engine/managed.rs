@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pgsandbox::engine::postgres::{
     BinarySettings, ManagedCluster, ManagedError, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings,
@@ -23,20 +24,25 @@ struct Place {
     _watchdog: Child,
 }
 
+static PLACES: AtomicU32 = AtomicU32::new(0);
+
 fn place() -> Place {
     let dir = harness::temp_dir().keep();
     let watchdog = harness::remove_after_exit(
         &dir,
         "for f in \"$1\"/*/postgres/*/data/postmaster.pid; do pid=$(head -n 1 \"$f\" 2>/dev/null) && \
-         kill -QUIT \"$pid\" && while kill -0 \"$pid\" 2>/dev/null; do sleep 0.05; done; done",
+         kill -QUIT \"$pid\" && while [ -e \"/proc/$pid/cwd\" ]; do sleep 0.05; done; done",
     );
     let home = dir.join("home");
     let installation = harness::installation();
     let mut settings = ManagedSettings::new(&home);
     settings.major = Some(installation.major);
     settings.binaries = BinarySettings { bin_dir: Some(installation.bin_dir), ..BinarySettings::default() };
-    // far from what a developer's own cluster uses
-    settings.port_first = 40_000 + u16::try_from(std::process::id() % 20_000).unwrap();
+    // Far from what a developer's own cluster uses and from the ports that clients get, and for each place another one:
+    // tests that run at once, in one process or in several, would take a port that was let go from each other.
+    let apart =
+        PLACES.fetch_add(1, Ordering::Relaxed).wrapping_mul(1009).wrapping_add(std::process::id().wrapping_mul(37));
+    settings.port_first = 10_000 + u16::try_from(apart % 20_000).unwrap();
     Place { home, settings, _watchdog: watchdog }
 }
 
@@ -229,7 +235,7 @@ async fn a_killed_server_comes_back_whatever_its_pid_file_says() {
     let cluster = place.cluster();
     let pid = cluster.start().await.unwrap().pid.unwrap();
     assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
-    while Path::new("/proc").join(pid.to_string()).exists() {
+    while harness::runs(&pid.to_string()) {
         tokio::task::yield_now().await;
     }
     let file = place.directory().join("data/postmaster.pid");

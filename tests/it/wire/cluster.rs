@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pgsandbox::engine::postgres::{
-    Auth, Endpoint, Host, Param, ResultLimits, ResultSet, SandboxSession, SessionTarget, StatementCall, WireError,
+    Auth, Endpoint, Host, Param, Rest, ResultLimits, ResultSet, SandboxSession, SessionTarget, StatementCall, WireError,
 };
 use pgsandbox::model::{Secret, TlsMode};
 use rustix::process::Signal;
@@ -134,6 +134,7 @@ pub(crate) fn call(text: &str) -> StatementCall<'_> {
         text,
         params: &[],
         limits: ResultLimits::default(),
+        rest: Rest::default(),
         timeout: Duration::from_secs(60),
         copy_in: None,
     }

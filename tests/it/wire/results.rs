@@ -1,6 +1,6 @@
 //! Rows, columns, values, notices and errors.
 
-use pgsandbox::engine::postgres::{Cell, Embed, ResultLimits, StatementCall, TruncatedBy, WireError};
+use pgsandbox::engine::postgres::{Cell, Embed, Rest, ResultLimits, StatementCall, TruncatedBy, WireError};
 use pgsandbox::model::limits::NOTICES_MAX;
 
 use super::cluster::{Cluster, call, fails, memory_peak_kib, params, rows, run, texts, value, words};
@@ -96,6 +96,20 @@ async fn ten_million_rows_are_cut_at_the_limit_exactly() {
     assert_eq!((set.columns.len(), set.rows.len(), set.truncated), (1, 0, true));
     let set = session.execute(&limited("SELECT 1 WHERE false", 0)).await.unwrap();
     assert_eq!((set.rows.len(), set.truncated), (0, false));
+}
+
+#[tokio::test]
+async fn a_statement_with_effects_runs_to_its_end_and_counts_what_is_not_kept() {
+    let cluster = Cluster::start().await;
+    let mut session = cluster.session("owner").await;
+    run(&mut session, "CREATE SEQUENCE s").await;
+    let text = "SELECT nextval('s') FROM generate_series(1, 5000)";
+    let set = session.execute(&StatementCall { rest: Rest::Counted, ..limited(text, 3) }).await.unwrap();
+    assert_eq!((set.rows.len(), set.truncated_by, set.rows_total), (3, Some(TruncatedBy::Rows), Some(5000)));
+    assert_eq!(value(&mut session, "SELECT last_value FROM s").await, "5000");
+    let set = session.execute(&limited(text, 3)).await.unwrap();
+    assert_eq!((set.rows.len(), set.rows_total), (3, None));
+    assert_eq!(value(&mut session, "SELECT last_value FROM s").await, "5004", "one more than is kept");
 }
 
 #[tokio::test]

@@ -103,11 +103,9 @@ impl ManagedError {
     /// Returns what to do.
     pub fn remedy(&self) -> String {
         match self {
-            Self::NotInstalled { .. } => {
-                "install a server with `pgsandbox ensure-postgres --install-missing`, or name one with \
+            Self::NotInstalled { .. } => "install a server with `pgsandbox quickstart --yes`, or name one with \
                  `PGSANDBOX_POSTGRES_BIN_DIR`"
-                    .to_owned()
-            }
+                .to_owned(),
             Self::ForeignHome(_) | Self::RelativeHome(_) => {
                 "set `PGSANDBOX_HOME` to a directory that is absent or empty".to_owned()
             }

@@ -60,7 +60,7 @@ impl InstallError {
             Self::NoPackageManager | Self::NotFound => {
                 "install PostgreSQL 13 to 18 and name its programs with `PGSANDBOX_POSTGRES_BIN_DIR`".to_owned()
             }
-            Self::NotRoot { command } => format!("run `{command}` and try again"),
+            Self::NotRoot { command } => format!("run this as root, then try again: {command}"),
             Self::NoPackage(_) => "ask for another version, or add the archive at apt.postgresql.org".to_owned(),
             Self::Failed { command, .. } => format!("see what `{command}` says when run by hand"),
         }
@@ -136,8 +136,18 @@ impl Apt {
         if sudo.is_file() && run(sudo, ["-n", "true"], None).await.is_ok() {
             return Ok(());
         }
-        let version = major.map(|m| format!(" --postgres-version {m}")).unwrap_or_default();
-        Err(InstallError::NotRoot { command: format!("sudo pgsandbox ensure-postgres --install-missing{version}") })
+        Err(InstallError::NotRoot { command: self.by_hand(major) })
+    }
+
+    /// Returns what does the same in a shell. It needs nothing of this program, which root may not have on its path.
+    fn by_hand(&self, major: Option<u16>) -> String {
+        let version = major.map(|m| format!("-{m}")).unwrap_or_default();
+        format!(
+            "sh -c 'apt-get update && apt-get install -y postgresql-common && \
+             echo create_main_cluster = false >>{} && \
+             apt-get install -y --no-install-recommends postgresql{version}'",
+            self.cluster_conf.display()
+        )
     }
 
     /// Returns the server's package.
@@ -303,7 +313,11 @@ mod tests {
         let error = apt.install(Some(16), &crate::model::Silent).await.unwrap_err();
         assert_eq!(
             error.remedy(),
-            "run `sudo pgsandbox ensure-postgres --install-missing --postgres-version 16` and try again"
+            format!(
+                "run this as root, then try again: sh -c 'apt-get update && apt-get install -y postgresql-common && \
+                 echo create_main_cluster = false >>{} && apt-get install -y --no-install-recommends postgresql-16'",
+                apt.cluster_conf.display()
+            )
         );
         assert!(!dir.path().join("log").exists());
     }

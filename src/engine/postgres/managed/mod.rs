@@ -237,6 +237,7 @@ impl ManagedCluster {
         if process::wait_for_other(&paths).await? {
             self.come_up(&paths).await
         } else {
+            process::clear_remains(&paths).await?;
             process::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
             self.come_up(&paths).await
         }
@@ -250,6 +251,10 @@ impl ManagedCluster {
             match self.log_in(&running).await {
                 Ok(_) => break,
                 Err(e) if e.is_unreachable() && tokio::time::Instant::now() < until => {
+                    // it came up and went down again, for want of disk for instance
+                    if process::server_pid(paths).is_none() {
+                        return Err(ManagedError::Start(process::log_tail(paths)));
+                    }
                     tokio::time::sleep(READY_POLL).await;
                 }
                 Err(e) => return Err(ManagedError::Start(e.to_string())),

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 
 use super::binaries::Installation;
@@ -20,6 +21,10 @@ use super::user::{self, RunAs};
 use super::{ADMIN_ROLE, ManagedError, conf, read_port, write_port};
 use crate::model::Secret;
 
+/// What folders begin with in which data is made.
+const INIT_DIR: &str = "init-";
+/// How long what a killed server has left is given to end by itself.
+const REMAINS_WAIT: Duration = Duration::from_secs(5);
 /// The longest socket path that is used: systems allow 104 to 108 bytes, and some count the end.
 const SOCKET_PATH_BYTES_MAX: usize = 100;
 /// How many ports are tried.
@@ -93,16 +98,14 @@ pub(super) fn majors(home: &Path) -> Vec<u16> {
 
 /// Makes the cluster's data, in a folder beside its final place that is renamed when complete.
 pub(super) async fn init(paths: &Paths, installation: &Installation, user: Option<&RunAs>) -> Result<(), ManagedError> {
-    let work = paths.directory.join("init");
+    // of its own for each attempt: the program of one that was killed may still be writing
+    let work = paths.directory.join(format!("{INIT_DIR}{}", uuid::Uuid::new_v4().simple()));
     let made = work.join("data");
     // data without its password was in use once: it is not ours to throw away
     if paths.data().exists() {
         return Err(ManagedError::Init(format!("`{}` is there without its password", paths.data().display())));
     }
-    // of an earlier attempt that was killed; nobody has used it
-    if work.exists() {
-        fs::remove_dir_all(&work).map_err(ManagedError::io("remove", &work))?;
-    }
+    remove_attempts(paths);
     let password = random_password()?;
     user::make_private_dir(&work, user)?;
     let password_file = work.join("password");
@@ -122,7 +125,8 @@ pub(super) async fn init(paths: &Paths, installation: &Installation, user: Optio
             // the password first: data that can be seen can be used
             write_private(&paths.password(), password.expose().as_bytes())?;
             fs::rename(&made, paths.data()).map_err(ManagedError::io("rename", &made))?;
-            return fs::remove_dir_all(&work).map_err(ManagedError::io("remove", &work));
+            remove_attempts(paths);
+            return Ok(());
         }
         said = tail(&output.stderr);
         if made.exists() {
@@ -131,6 +135,18 @@ pub(super) async fn init(paths: &Paths, installation: &Installation, user: Optio
     }
     fs::remove_dir_all(&work).map_err(ManagedError::io("remove", &work))?;
     Err(ManagedError::Init(said))
+}
+
+/// Removes what attempts to make the data have left; nobody has used it. What is still being written there stays, and
+/// fails for want of the rest.
+fn remove_attempts(paths: &Paths) {
+    for entry in fs::read_dir(&paths.directory).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(INIT_DIR.as_bytes())
+            && let Err(error) = fs::remove_dir_all(entry.path())
+        {
+            tracing::debug!(%error, directory = %entry.path().display(), "an attempt's folder stays");
+        }
+    }
 }
 
 /// Checks that the programs are of the major that wrote the data.
@@ -170,6 +186,7 @@ pub(super) async fn start(
         write_private(&paths.socket_dir_file(), socket_dir.display().to_string().as_bytes())?;
         write_port(&paths.port(), port)?;
         let pg_ctl = installation.bin_dir.join("pg_ctl");
+        let logged = fs::metadata(paths.log()).map_or(0, |log| log.len());
         let output = run(start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
         if output.status.success() {
             return Ok(());
@@ -177,7 +194,8 @@ pub(super) async fn start(
         // somebody took the port between the look and the start
         if is_free(port) {
             let log = fs::read(paths.log()).unwrap_or_default();
-            let said = if log.is_empty() { tail(&output.stderr) } else { tail(&log) };
+            let news = usize::try_from(logged).ok().and_then(|at| log.get(at..)).unwrap_or_default();
+            let said = if news.is_empty() { tail(&output.stderr) } else { tail(news) };
             return Err(ManagedError::Start(said));
         }
     }
@@ -230,6 +248,61 @@ pub(super) async fn wait_for_other(paths: &Paths) -> Result<bool, ManagedError> 
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Clears away what a server that was killed has left, when none runs: its processes, which hold its memory and do
+/// not all notice that it is gone, and its socket's lock, whose process number may live on as another's, or as a dead
+/// process that nobody has asked after. Postgres would not start beside either.
+pub(super) async fn clear_remains(paths: &Paths) -> Result<(), ManagedError> {
+    let until = tokio::time::Instant::now() + REMAINS_WAIT;
+    let mut signal = Signal::QUIT;
+    loop {
+        let left = server_processes(&paths.data());
+        if left.is_empty() {
+            break;
+        }
+        if tokio::time::Instant::now() > until {
+            signal = Signal::KILL;
+        }
+        for pid in left {
+            if tokio::time::Instant::now() > until + REMAINS_WAIT {
+                return Err(ManagedError::Start(format!("process {pid} of a killed server holds its data")));
+            }
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+                && let Err(error) = kill_process(pid, signal)
+            {
+                tracing::debug!(%error, "a process of a killed server could not be ended");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let Some(socket_dir) = read_small(&paths.socket_dir_file())? else { return Ok(()) };
+    for entry in fs::read_dir(&socket_dir).into_iter().flatten().flatten() {
+        if entry.file_name().as_encoded_bytes().starts_with(b".s.PGSQL.") {
+            fs::remove_file(entry.path()).map_err(ManagedError::io("remove", &entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the processes of Postgres that work in `data`, but for one that a person has started on its own.
+fn server_processes(data: &Path) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| {
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let program = fs::read_link(process.join("exe")).unwrap_or_default();
+        let arguments = fs::read(process.join("cmdline")).unwrap_or_default();
+        program.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"postgres"))
+            && !arguments.split(|byte| *byte == 0).any(|argument| argument == b"--single")
+            && is_our_server(*pid, data)
+    })
+    .collect()
+}
+
+/// Returns the end of the server's log.
+pub(super) fn log_tail(paths: &Paths) -> String {
+    tail(&fs::read(paths.log()).unwrap_or_default())
 }
 
 fn recorded_pid(paths: &Paths) -> Option<u32> {

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use super::{Work, login_options};
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
-use crate::engine::postgres::{Credentials, extensions};
+use crate::engine::postgres::{Credentials, access, extensions};
 
 impl Work<'_> {
     pub(super) async fn create_roles(&self) -> Result<(), EngineError> {
@@ -168,11 +168,7 @@ impl Work<'_> {
         let transaction = session.transaction().await.map_err(&failed)?;
         let session = transaction.client();
         let reader = ident(&self.spec.names.readonly_role);
-        let mut statements = vec![
-            format!("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {reader}"),
-            format!("ALTER DEFAULT PRIVILEGES GRANT SELECT ON SEQUENCES TO {reader}"),
-            format!("ALTER DEFAULT PRIVILEGES GRANT USAGE ON SCHEMAS TO {reader}"),
-        ];
+        let mut statements = access::reads_to_come(&reader).to_vec();
         if self.info.major >= 15 || self.info.superuser {
             statements.push(format!("GRANT USAGE ON SCHEMA public TO {reader}"));
         }

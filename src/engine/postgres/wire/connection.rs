@@ -16,7 +16,7 @@ use postgres_protocol::message::frontend;
 use super::channel::{Channel, Header};
 use super::collect::{Collector, DESCRIPTION_BYTES_MAX};
 use super::message::{Fields, Pieces, lossy};
-use super::{Cell, Notice, Param, ResultLimits, ResultSet, ServerError, StatementCall, WireError};
+use super::{Cell, Notice, Param, Rest, ResultLimits, ResultSet, ServerError, StatementCall, WireError};
 
 /// Read of an error, notice or setting, in bytes; the rest is read past.
 pub(super) const TEXT_BYTES_MAX: usize = 64 << 10;
@@ -149,7 +149,7 @@ impl Connection {
         let timeout = Param::Text(timeout_ms(call.timeout).to_string());
         self.ask("BEGIN READ ONLY", &[], 0)?;
         self.ask("SELECT pg_catalog.set_config('statement_timeout', $1, true)", &[timeout], 0)?;
-        self.ask_and_describe(call)?;
+        self.ask_and_describe(&StatementCall { rest: Rest::Unfetched, ..*call })?;
         frontend::sync(self.channel.out());
         self.ask("ROLLBACK", &[], 0)?;
         frontend::sync(self.channel.out());
@@ -374,8 +374,11 @@ impl Connection {
 
     /// Writes the caller's statement, and asks what its columns are.
     fn ask_and_describe(&mut self, call: &StatementCall<'_>) -> Result<(), WireError> {
-        // One more than is kept, so that it is known whether there are more.
-        let rows_max = i32::try_from(call.limits.rows_max).unwrap_or(i32::MAX).saturating_add(1);
+        let rows_max = match call.rest {
+            // One more than is kept, so that it is known whether there are more.
+            Rest::Unfetched => i32::try_from(call.limits.rows_max).unwrap_or(i32::MAX).saturating_add(1),
+            Rest::Counted => 0,
+        };
         self.send(|out| frontend::parse("", call.text, [], out))?;
         self.bind(call.params)?;
         self.send(|out| frontend::describe(b'P', "", out))?;

@@ -245,7 +245,8 @@ fn statement_failure(error: &ServerError) -> Failure {
         None => error.message().expose().to_owned(),
     };
     let mut failure = Failure::new(code, message).audit(error.to_string());
-    failure.hint = error.hint().map(|h| h.expose().to_owned());
+    let hint = || (error.sqlstate() == "08P01").then(|| "give one value for each parameter as `params`".to_owned());
+    failure.hint = error.hint().map(|h| h.expose().to_owned()).or_else(hint);
     // A serialisation failure asks for nothing but a second try.
     failure.retryable |= error.sqlstate() == "40001";
     let detail = failure.detail_mut();

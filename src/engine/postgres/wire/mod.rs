@@ -24,7 +24,7 @@ pub use cancel::CancelHandle;
 pub use errors::{ServerError, WireError};
 pub use message::{CallerText, Notice};
 pub use render::Embed;
-pub use result::{Cell, Column, Origin, ResultLimits, ResultSet, TruncatedBy};
+pub use result::{Cell, Column, Origin, Rest, ResultLimits, ResultSet, TruncatedBy};
 pub use session::{Param, SandboxSession, StatementCall, TxStatus};
 pub use startup::{Auth, SessionTarget};
 pub use types::Shape;

@@ -28,6 +28,16 @@ impl Default for ResultLimits {
     }
 }
 
+/// What happens to a statement whose rows are more than its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rest {
+    /// It ends early. What it would have done for the rows that are left, it does not do.
+    #[default]
+    Unfetched,
+    /// It runs to its end, and the rows that are left are counted.
+    Counted,
+}
+
 /// The result of one statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResultSet {

@@ -14,7 +14,7 @@ use super::cancel::{CancelOnDrop, Target};
 use super::connection::{Connection, OWN_LIMITS};
 use super::startup::{self, SessionTarget, Started};
 use super::types::{LOOKUP, TypeCache};
-use super::{CancelHandle, Notice, ResultLimits, ResultSet, WireError};
+use super::{CancelHandle, Notice, Rest, ResultLimits, ResultSet, WireError};
 use crate::model::limits::{PARAMS_MAX, SQL_BYTES_MAX, STDIN_BYTES_MAX};
 
 pub use super::connection::TxStatus;
@@ -47,6 +47,8 @@ pub struct StatementCall<'a> {
     pub params: &'a [Param],
     /// What is kept of its result.
     pub limits: ResultLimits,
+    /// What happens to rows over the limit. A read-only call fetches none of them.
+    pub rest: Rest,
     /// How long it may run.
     pub timeout: Duration,
     /// Data for `COPY … FROM STDIN`.
@@ -199,8 +201,14 @@ impl SandboxSession {
         }
         let oids: Vec<String> = missing.iter().map(u32::to_string).collect();
         let oids = [Param::Text(format!("{{{}}}", oids.join(",")))];
-        let call =
-            StatementCall { text: LOOKUP, params: &oids, limits: OWN_LIMITS, timeout: OWN_TIMEOUT, copy_in: None };
+        let call = StatementCall {
+            text: LOOKUP,
+            params: &oids,
+            limits: OWN_LIMITS,
+            rest: Rest::Unfetched,
+            timeout: OWN_TIMEOUT,
+            copy_in: None,
+        };
         self.connection.in_step = false;
         match supervise(self.connection.own_query(&call), &self.target, OWN_TIMEOUT).await {
             Ok(rows) => self.types.learn(&rows),

@@ -1,0 +1,76 @@
+//! Measures the program and prints each figure beside its floor from the same run.
+//!
+//! Nothing is asserted about time: machines differ, and a figure means something only beside the floor next to it.
+//! Everything runs on a cluster and in a state directory of its own, which are removed at the end. `--quick` takes
+//! fewer samples, for a run on every change; `--only WORD` measures only the parts whose name holds the word.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    unreachable_pub,
+    reason = "a measurement fails loudly and prints"
+)]
+
+mod calls;
+mod client;
+mod gate;
+mod lifecycle;
+mod reading;
+mod report;
+mod start;
+
+use client::Home;
+use report::Report;
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Effort {
+    /// Divides the number of samples.
+    divisor: usize,
+}
+
+impl Effort {
+    /// Returns how many samples to take where a full run takes `full`; never fewer than five.
+    fn samples(self, full: usize) -> usize {
+        (full / self.divisor).max(5)
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let effort = Effort { divisor: if arguments.iter().any(|a| a == "--quick") { 10 } else { 1 } };
+    let only = arguments.iter().position(|a| a == "--only").and_then(|at| arguments.get(at + 1)).cloned();
+    let wanted = |part: &str| only.as_deref().is_none_or(|word| part.contains(word));
+    let mut report = Report::default();
+    if wanted("gate") {
+        eprintln!("the gate …");
+        gate::measure(&mut report, effort);
+    }
+    if wanted("reading") {
+        eprintln!("reading SQL …");
+        reading::measure(&mut report, effort);
+    }
+    if ["calls", "lifecycle", "start"].into_iter().any(wanted) {
+        eprintln!("a cluster and the compiled policies …");
+        let home = Home::fresh();
+        let mut server = client::Server::start(&home);
+        let sandbox = server.create();
+        if wanted("calls") {
+            eprintln!("calls …");
+            calls::measure(&mut report, effort, &home, &mut server, &sandbox);
+        }
+        if wanted("lifecycle") {
+            eprintln!("creating and deleting …");
+            lifecycle::measure(&mut report, effort, &home, &mut server);
+        }
+        server.finish();
+        if wanted("start") {
+            eprintln!("starting …");
+            start::measure(&mut report, effort, &home, &sandbox);
+        }
+    }
+    report.print();
+}

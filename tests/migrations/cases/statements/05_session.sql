@@ -1,0 +1,23 @@
+-- What one statement leaves to the next within a call, and nothing to the next call.
+set search_path to pg_catalog; create table sp (a int); reset search_path;
+create schema s2; set search_path = s2, public; create table in_s2 (a int); select current_schema;
+set local work_mem = '1MB'; begin; set local search_path = public; create table in_public (a int); commit; create table in_s2_too (a int);
+prepare p as select $1::int + 1; execute p(1); execute p('x'); deallocate p; execute p(1);
+begin; declare cu cursor for select generate_series(1, 300); fetch 2 from cu; fetch all from cu; move backward all in cu; close cu; commit;
+fetch 1 from cu;
+declare held cursor with hold for select 1; fetch held; close held;
+create temp table tt (a int) on commit drop; create temp table tp (a int); insert into tp values (1); select * from pg_temp.tp;
+listen ch; notify ch, 'x'; unlisten *;
+set role postgres; set role none; set session authorization default; reset role;
+set statement_timeout = 0; set lock_timeout = '1s'; set idle_in_transaction_session_timeout = 0; set row_security = off;
+set client_min_messages = warning; set check_function_bodies = false; set xmloption = content; set default_tablespace = '';
+set default_table_access_method = heap; set default_with_oids = false; set transaction_timeout = 0;
+select pg_catalog.set_config('search_path', '', false); create table nowhere (a int); set search_path = public;
+do $$begin raise notice 'n'; raise warning 'w'; perform 1/0; end$$;
+do $$begin for i in 1..200 loop raise notice 'n %', i; end loop; end$$;
+explain select 1; explain analyze insert into t values (200, 'explained'); show search_path; show no_such;
+lock table t; begin; lock table t in access exclusive mode; commit;
+set timezone = 'Europe/Berlin'; set datestyle = 'SQL, DMY'; select now()::date is not null; set intervalstyle = 'iso_8601'; set extra_float_digits = 0;
+set bytea_output = 'escape'; select '\x00ff'::bytea; set escape_string_warning = off;
+discard plans; discard temp; discard sequences; begin; discard all; rollback; discard all; select 1;
+security label on table t is 'x';
