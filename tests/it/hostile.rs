@@ -371,6 +371,9 @@ fn answers(stdio: &mut Stdio, line: &[u8], answered: bool) -> Vec<Value> {
     std::mem::take(&mut stdio.notifications)
 }
 
+/// A fault of the protocol: its code, and the id it answers.
+type Fault = (i64, Option<u64>);
+
 #[test]
 fn lines_that_are_no_request_are_answered_or_passed_over_and_never_end_the_connection() {
     let home = Home::fresh();
@@ -391,7 +394,7 @@ fn lines_that_are_no_request_are_answered_or_passed_over_and_never_end_the_conne
     );
     let (parse, invalid, params, method) = (-32700, -32600, -32602, -32601);
     let id = Some(900);
-    let cases = vec![
+    let cases: Vec<(&str, Vec<u8>, Option<Fault>)> = vec![
         ("nothing", b"".to_vec(), None),
         ("blanks", b"   \r".to_vec(), None),
         ("no JSON", b"hello".to_vec(), Some((parse, None))),
