@@ -234,10 +234,10 @@ impl Store {
              where b.prefix = $1 and b.state not in ('deleted', 'failed') and {}",
             bucket.condition()
         );
-        let row = client
-            .query_one(&sql, &[&self.prefix, &bucket.owner, &bucket.group])
-            .await
-            .map_err(self.typed("count an owner's sandboxes"))?;
+        // In every call's way, as in `find`: types are given instead of asked for.
+        let params: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&self.prefix, Type::TEXT), (&bucket.owner, Type::TEXT), (&bucket.group, Type::TEXT)];
+        let row = client.query_typed_one(&sql, &params).await.map_err(self.typed("count an owner's sandboxes"))?;
         let number = |at: usize| u64::try_from(row.get::<_, i64>(at)).unwrap_or(0);
         Ok(Counted { live: number(0), bytes: number(1), deleting: number(2) })
     }
