@@ -10,7 +10,7 @@ use pgsandbox::engine::{Engine, EngineError, SandboxSpec};
 use pgsandbox::model::{CheckStatus, Code, CredentialAccess, SandboxId, SandboxNames, Secret, Timestamp};
 use tokio_postgres::Client;
 
-use crate::harness::{self, Cluster, clusters};
+use crate::harness::{self, Cluster, clusters, own_cluster};
 
 mod checks;
 mod doors;
@@ -522,14 +522,14 @@ async fn no_statement_that_the_server_sees_holds_a_password() {
 
 #[tokio::test]
 async fn sessions_are_kept_and_lost_ones_replaced() {
-    let bench = &benches()[0];
-    let server = bench.engine.server();
+    let cluster = own_cluster();
+    let server = self::server(&cluster.superuser_url());
     let pid = |session: pgsandbox::engine::postgres::PooledSession| async move {
         session.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0)
     };
     let first = pid(server.metadata_session().await.unwrap()).await;
     assert_eq!(pid(server.metadata_session().await.unwrap()).await, first);
-    bench.cluster.crash_and_restart();
+    cluster.crash_and_restart();
     let second = server.metadata_session().await;
     let second = match second {
         Ok(session) if !session.is_closed() => session,

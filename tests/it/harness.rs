@@ -49,6 +49,11 @@ pub(crate) fn cluster() -> &'static Cluster {
     CLUSTER.get_or_init(|| start(&installation()))
 }
 
+/// Starts a cluster that no other test uses: to be killed, for instance.
+pub(crate) fn own_cluster() -> Cluster {
+    start(&installation())
+}
+
 /// Returns every cluster there is to test with: the machine's own, and 18 where it is configured.
 pub(crate) fn clusters() -> Vec<&'static Cluster> {
     static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
