@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 
 use pgsandbox::engine::postgres::{BinarySettings, Installation, discover};
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal};
 use tokio_postgres::{Client, NoTls};
 
 /// The superuser of test clusters, and its password.
@@ -127,12 +128,18 @@ impl Cluster {
     pub(crate) fn crash_and_restart(&self) {
         let pid = fs::read_to_string(self.data.join("postmaster.pid")).unwrap();
         let pid = pid.lines().next().unwrap();
-        assert!(Command::new("kill").args(["-QUIT", pid]).status().unwrap().success());
+        kill(pid, Signal::QUIT);
         while runs(pid) {
             std::thread::yield_now();
         }
         run_server(&self.bin_dir, &self.data, self.port).unwrap();
     }
+}
+
+/// Sends a signal to a process. No program is needed for it: a bare system has none.
+pub(crate) fn kill(pid: &str, signal: Signal) {
+    let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 /// Runs a future to its end on a thread of its own, as the caller may be inside a runtime.

@@ -234,7 +234,7 @@ async fn a_killed_server_comes_back_whatever_its_pid_file_says() {
     let place = place();
     let cluster = place.cluster();
     let pid = cluster.start().await.unwrap().pid.unwrap();
-    assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
+    harness::kill(&pid.to_string(), rustix::process::Signal::KILL);
     while harness::runs(&pid.to_string()) {
         tokio::task::yield_now().await;
     }
