@@ -30,7 +30,7 @@ use crate::engine::postgres::{
 };
 use crate::identity::local_user;
 use crate::mcp::{Handler, RowsIn, serve_stdio};
-use crate::model::{Failure, Principal, RequestId, Timestamp, Transport};
+use crate::model::{Failure, Principal, RequestId, Timestamp, Transport, fault};
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
 use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings};
@@ -89,6 +89,9 @@ enum StartError {
     Failure(#[from] Failure),
     #[error("{0}")]
     Io(#[from] io::Error),
+    /// Only in builds for tests.
+    #[error("{0}")]
+    Faults(String),
     #[error("the program was built twice in one process")]
     Twice,
 }
@@ -114,6 +117,7 @@ where
     F: FnOnce(Arc<App>) -> W,
     W: Future<Output = ExitCode>,
 {
+    fault::check().map_err(StartError::Faults)?;
     let config = load(&Environment::of_process())?;
     config.home.open()?;
     let runtime = runtime()?;

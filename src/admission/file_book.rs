@@ -19,6 +19,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use sha2::{Digest, Sha256};
 
 use super::book::{ACCOUNT_KEYS_MAX, Book, BookError, Entries, Key};
+use crate::model::fault;
 
 /// The longest wait for an account that others change: a change takes some 10 µs, so more means a stopped process.
 pub const BOOK_WAIT_MS_MAX: u64 = 250;
@@ -50,6 +51,7 @@ impl FileBook {
     /// Fails if the directory cannot be made, is not this user's, or may be read by others.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self, BookError> {
         let directory = directory.into();
+        fault::reach("file.book.dir").map_err(|injected| io_error(&directory, &injected.into()))?;
         match DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io_error(&directory, &error)),
             Ok(()) | Err(_) => {}
@@ -73,6 +75,7 @@ impl FileBook {
 impl Book for FileBook {
     fn read(&self, owner: &str) -> Result<Entries, BookError> {
         let path = self.path(owner);
+        fault::reach("file.book.read").map_err(|injected| io_error(&path, &injected.into()))?;
         let file = match options().read(true).open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entries::default()),
@@ -94,6 +97,7 @@ impl Book for FileBook {
         change: &mut dyn FnMut(&mut Entries) -> Result<(), BookError>,
     ) -> Result<(), BookError> {
         let path = self.path(owner);
+        fault::reach("file.book.open").map_err(|injected| io_error(&path, &injected.into()))?;
         let open = options().read(true).write(true).create(true).open(&path);
         // The lock ends with the file.
         let file = open.map_err(|error| io_error(&path, &error))?;
@@ -105,6 +109,7 @@ impl Book for FileBook {
             return Ok(());
         }
         let number = newest.number.saturating_add(1);
+        fault::reach("file.book.write").map_err(|injected| io_error(&path, &injected.into()))?;
         file.write_all_at(&encode(number, &entries), place(number)).map_err(|error| io_error(&path, &error))
     }
 }

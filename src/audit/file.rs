@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::chain::Link;
+use crate::model::fault;
 
 /// The longest line that is read, in bytes; records are cut to a few hundred KiB when written.
 pub(super) const LINE_BYTES_MAX: u64 = 8 << 20;
@@ -47,6 +48,7 @@ pub(super) struct Scan {
 impl ChainedFile {
     /// Makes the file and locks it. Fails if it exists.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
+        fault::reach("audit.segment.create")?;
         let file = private().read(true).append(true).create_new(true).open(path)?;
         lock(&file)?;
         Ok(Self::new(file, path, 0, Link::start(&file_name(path))))
@@ -55,6 +57,7 @@ impl ChainedFile {
     /// Opens the file, making it if it is not there, and takes its lock if nobody has it. Finds the end by
     /// the last line alone, which must be short.
     pub(super) fn open_end(path: &Path) -> io::Result<Option<Self>> {
+        fault::reach("audit.manifest.open")?;
         let mut file = private().read(true).append(true).create(true).open(path)?;
         if !try_lock(&file)? {
             return Ok(None);
@@ -82,6 +85,7 @@ impl ChainedFile {
     /// Opens an existing file and takes its lock if nobody has it, reading all of it: `line` is given each
     /// whole line that follows from the one before, without its line feed, and where the chain stands after it.
     pub(super) fn open_scanned(path: &Path, line: impl FnMut(&str, Link)) -> io::Result<Option<(Self, Scan)>> {
+        fault::reach("audit.segment.scan")?;
         let file = private().read(true).append(true).open(path)?;
         if !try_lock(&file)? {
             return Ok(None);
@@ -121,7 +125,9 @@ impl ChainedFile {
 
     #[cfg(not(test))]
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        self.file.write_all(line)
+        fault::reach("audit.line.write")?;
+        self.file.write_all(line)?;
+        Ok(fault::reach("audit.line.written")?)
     }
 
     /// Fails half-way while `fail_writes` says so, as a full disk does.
@@ -143,10 +149,12 @@ impl ChainedFile {
 
     /// Cuts off what follows the last whole line.
     pub(super) fn cut_torn(&self) -> io::Result<()> {
+        fault::reach("audit.torn.cut")?;
         self.file.set_len(self.bytes)
     }
 
     pub(super) fn sync(&self) -> io::Result<()> {
+        fault::reach("audit.file.sync")?;
         self.file.sync_data()
     }
 
@@ -180,6 +188,7 @@ pub(super) fn is_held(path: &Path) -> io::Result<bool> {
 
 /// Makes a directory that only its owner may look into, and says if an existing one is open to others.
 pub(super) fn private_dir(path: &Path) -> io::Result<()> {
+    fault::reach("audit.dir.make")?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let mode = fs::metadata(path)?.permissions().mode();
     if mode & 0o077 != 0 {

@@ -20,7 +20,9 @@ use super::record::{CloseEntry, Ending, OpenEntry, json};
 use super::recover::{self, Recovery};
 use super::segment::Segment;
 use super::{AuditError, AuditSettings, Sync};
-use crate::model::{Context, Decision, Failure, Obligations, Principal, RequestId, SandboxId, Timestamp, TraceIds};
+use crate::model::{
+    Context, Decision, Failure, Obligations, Principal, RequestId, SandboxId, Timestamp, TraceIds, fault,
+};
 
 /// A checkpoint is due after so many lines …
 const CHECKPOINT_LINES: u64 = 1000;
@@ -186,6 +188,7 @@ impl Audit {
     pub fn open(self: &Arc<Self>, opening: Opening<'_>) -> Result<Ticket, AuditError> {
         let Opening { id, principal, operation, now, trace } = opening;
         let entry = json(&OpenEntry::new(id, now, trace, principal, operation));
+        fault::reach("audit.open").map_err(|injected| self.unavailable(injected.into()))?;
         let mut state = self.shared.state();
         let written =
             state.drain_pending(&self.shared.settings).and_then(|()| state.write(&self.shared.settings, &entry));
@@ -268,7 +271,9 @@ impl Shared {
             (handle, state.checkpoint_due())
         };
         let synced = match handle {
-            Some(handle) => handle.and_then(|file| file.sync_data()),
+            Some(handle) => handle.and_then(|file| {
+                fault::reach("audit.group.sync").map_err(io::Error::from).and_then(|()| file.sync_data())
+            }),
             None => Ok(()),
         };
         if let Err(fault) = synced {
@@ -337,7 +342,8 @@ impl State {
 
     fn drain_pending(&mut self, settings: &AuditSettings) -> io::Result<()> {
         while let Some(entry) = self.pending.pop_front() {
-            if let Err(fault) = self.write(settings, &entry) {
+            let reached = fault::reach("audit.close").map_err(io::Error::from);
+            if let Err(fault) = reached.and_then(|()| self.write(settings, &entry)) {
                 self.pending.push_front(entry);
                 return Err(fault);
             }

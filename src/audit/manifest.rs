@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::chain::{Hash, Link};
 use super::file::{ChainedFile, corrupt};
 use super::record::json;
-use crate::model::Timestamp;
+use crate::model::{Timestamp, fault};
 
 /// The manifest's file name.
 pub(super) const MANIFEST: &str = "manifest.jsonl";
@@ -62,6 +62,7 @@ impl Length {
 pub(super) fn add<T>(dir: &Path, entry: &Entry, first: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let mut manifest = locked(dir)?;
     let value = first()?;
+    fault::reach("audit.manifest.append")?;
     manifest.append(&json(entry))?;
     if let Err(fault) = manifest.sync() {
         // It is written all the same: what verifies today verifies unless the machine goes down.
@@ -77,6 +78,7 @@ pub(super) fn probe(dir: &Path) -> io::Result<()> {
 
 /// Reads the manifest's entries without checking the chain; nothing if there is no manifest.
 pub(super) fn entries(dir: &Path) -> io::Result<Vec<Entry>> {
+    fault::reach("audit.manifest.read")?;
     let text = match std::fs::read_to_string(path(dir)) {
         Ok(text) => text,
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

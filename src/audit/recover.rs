@@ -16,7 +16,7 @@ use super::file::corrupt;
 use super::manifest::{self, Entry, Length};
 use super::record::{CloseEntry, Ending, json};
 use super::segment::{Dead, predecessor, take_over};
-use crate::model::{RequestId, Timestamp};
+use crate::model::{RequestId, Timestamp, fault};
 
 /// What recovery found and did.
 #[derive(Debug, Default)]
@@ -93,6 +93,7 @@ fn finish(dir: &Path, dead: Dead, checkpoints: &[Length], recovery: &mut Recover
     for id in open {
         let Ok(id) = id.parse::<RequestId>() else { continue };
         let ending = Ending::Abandoned("the process ended");
+        fault::reach("audit.abandoned.close")?;
         segment.file.append(&json(&CloseEntry::new(id, now, Duration::ZERO, ending)))?;
         recovery.abandoned.push(id);
     }

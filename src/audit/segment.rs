@@ -12,7 +12,7 @@ use super::chain::Link;
 use super::file::{ChainedFile, Scan};
 use super::manifest::{self, Entry, Length};
 use super::record::json;
-use crate::model::{RequestId, Timestamp};
+use crate::model::{RequestId, Timestamp, fault};
 
 /// What all segments' names begin and end with.
 const PREFIX: &str = "segment-";
@@ -115,6 +115,7 @@ impl Segment {
 
     /// Forces the segment to disk and says in the manifest that it is complete.
     pub(super) fn seal(&self) -> io::Result<()> {
+        fault::reach("audit.segment.seal")?;
         self.file.sync()?;
         manifest::add(&self.dir, &Entry::Seal(self.length()), || Ok(()))
     }
@@ -152,6 +153,7 @@ pub(super) fn take_over(dir: &Path, name: &str) -> io::Result<Option<Dead>> {
 
 /// Returns the name of the segment that the one called `name` goes on from.
 pub(super) fn predecessor(dir: &Path, name: &str) -> io::Result<Option<String>> {
+    fault::reach("audit.predecessor.read")?;
     let mut line = String::new();
     BufReader::new(File::open(dir.join(name))?).read_line(&mut line)?;
     Ok(serde_json::from_str::<Keys>(&line).ok().and_then(|keys| keys.previous))

@@ -13,7 +13,7 @@ use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{ProfileInput, profiles};
 use super::{Config, Source, StateDir, seen_from};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
-use crate::model::Secret;
+use crate::model::{Secret, fault};
 use crate::telemetry::{ExportSettings, TelemetrySettings, endpoint_fault, header_fault};
 
 /// The largest file that is read: a thousand profiles fit.
@@ -74,6 +74,7 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
 
 fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
+    fault::reach("file.config.read").map_err(|fault| format!("cannot be read: {}", std::io::Error::from(fault)))?;
     let file = fs::File::open(path).map_err(|fault| format!("cannot be read: {fault}"))?;
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     match bytes {

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::model::{Code, Failure};
+use crate::model::{Code, Failure, fault};
 
 /// The marker's name and contents.
 const MARKER: &str = "pgsandbox.state";
@@ -120,6 +120,7 @@ impl StateDir {
         let system = |source| StateDirError::System { path: self.path.clone(), source };
         let root = rustix::process::geteuid().is_root();
         let mode = if root { 0o711 } else { 0o700 };
+        fault::reach("file.state.make").map_err(|injected| system(injected.into()))?;
         make(&self.path, mode).map_err(system)?;
         let meta = fs::metadata(&self.path).map_err(system)?;
         if !meta.is_dir() {
@@ -127,6 +128,7 @@ impl StateDir {
         }
         // Held while the marker is looked for and written, so that nobody sees a directory half made.
         let dir = File::open(&self.path).map_err(system)?;
+        fault::reach("file.state.lock").map_err(|injected| system(injected.into()))?;
         dir.lock().map_err(system)?;
         self.check_marker()?;
         if meta.uid() != rustix::process::geteuid().as_raw() {
@@ -170,8 +172,10 @@ impl StateDir {
         }
         let unfinished = self.path.join(MARKER_NEW);
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        fault::reach("file.state.marker-write")?;
         writeln!(file, "{MARKER_HEAD}{FORMAT}")?;
         file.sync_all()?;
+        fault::reach("file.state.marker-rename")?;
         fs::rename(&unfinished, &marker)
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::model::fault::Injected;
 use crate::model::{Check, Code, CredentialAccess, Failure, SandboxId, SandboxNames, Secret, Timestamp};
 
 /// All that an engine needs to make, find and remove one sandbox.
@@ -213,6 +214,20 @@ pub enum EngineError {
     /// The failure is known to the contract.
     #[error("{0}")]
     Known(Box<Failure>),
+}
+
+impl EngineError {
+    /// Says what a test wants a server to have done: refused with a code, or gone.
+    pub fn injected(injected: &Injected, profile: &str) -> Self {
+        match injected.sqlstate() {
+            Some(sqlstate) => Self::Refused {
+                action: "do as it was asked",
+                sqlstate: sqlstate.to_owned(),
+                detail: "a test made it fail".to_owned(),
+            },
+            None => Self::Unreachable { profile: profile.to_owned(), detail: "a test made it fail".to_owned() },
+        }
+    }
 }
 
 impl From<EngineError> for Failure {

@@ -2,11 +2,13 @@
 //!
 //! Nothing here does input or output, reads a clock, or knows a wire format: what crosses a
 //! boundary has a type of its own at that boundary. Values are small, printable and comparable,
-//! except secrets, which cannot be printed at all.
+//! except secrets, which cannot be printed at all. The one exception is [`fault`], which in builds for tests reads the
+//! environment.
 
 mod context;
 mod decision;
 mod error;
+pub mod fault;
 mod ids;
 mod impact;
 pub mod limits;

@@ -103,9 +103,12 @@ impl std::error::Error for LoadError {}
 
 impl From<&LoadError> for Failure {
     fn from(error: &LoadError) -> Self {
-        Self::new(Code::PolicyNotReady, "the policies are not loaded; the request was not run")
-            .hint("`pgsandbox doctor` lists what is wrong with them")
-            .audit(error.to_string())
+        let mut failure = Self::new(Code::PolicyNotReady, "the policies are not loaded; the request was not run")
+            .hint("`pgsandbox doctor` lists what is wrong with them; once it is mended, start the program anew")
+            .audit(error.to_string());
+        // They are loaded once, at start: calling again alone never helps.
+        failure.retryable = false;
+        failure
     }
 }
 

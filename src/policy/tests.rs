@@ -387,6 +387,7 @@ fn without_a_set_everything_is_refused_until_there_is_one() {
     let holder = Holder::new(|number| Set::load(&none(), &[spec("a", ENFORCE)], number));
     let refusal = holder.current().unwrap_err();
     assert_eq!(refusal.code, Code::PolicyNotReady);
+    assert!(!refusal.retryable, "they are loaded at start alone: calling again never helps");
     assert!(refusal.audit.unwrap().contains("policy `a`"));
     holder.reload(|number| Set::load(&none(), &[spec("b", ENFORCE)], number)).unwrap_err();
     assert!(holder.fault().unwrap().to_string().contains("policy `b`"), "the newest reason is told");

@@ -15,7 +15,7 @@ use super::{Profile, Sandbox, not_found};
 use crate::admission::Permit;
 use crate::engine::SandboxSpec;
 use crate::engine::postgres::SandboxSession;
-use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret};
+use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
 
@@ -133,7 +133,8 @@ impl Core {
         if first && let Ok(profile) = self.profile(profile.name()) {
             let stopped = self.0.stopped.clone();
             tokio::spawn(async move {
-                while stopped.run_until_cancelled(tokio::time::sleep(HEARTBEAT_INTERVAL)).await.is_some() {
+                while stopped.run_until_cancelled(tokio::time::sleep(fault::every(HEARTBEAT_INTERVAL))).await.is_some()
+                {
                     if let Err(error) = profile.store.heartbeat().await {
                         tracing::warn!(profile = profile.name(), %error, "no heartbeat");
                     }

@@ -11,7 +11,7 @@ use super::request::CheckedRequest;
 use super::work::Work;
 use super::{Core, CreateRequest, Profile, Sandbox, quota_limits};
 use crate::admission::{Grant, Permit};
-use crate::model::{Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxNames, Secret};
+use crate::model::{Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxNames, Secret, fault};
 use crate::secret::random_password;
 use crate::store::{Find, Reservation, ReserveError, Reserved, State};
 
@@ -67,7 +67,7 @@ impl Core {
         progress: &dyn Progress,
         cancel: &CancellationToken,
     ) -> Result<Created, Failure> {
-        let deadline = Instant::now() + CREATE_DEADLINE;
+        let deadline = Instant::now() + fault::within(CREATE_DEADLINE);
         let mut tried = 0;
         loop {
             tried += 1;

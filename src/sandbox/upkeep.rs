@@ -17,7 +17,7 @@ use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
-use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, Timestamp, Transport};
+use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, Timestamp, Transport, fault};
 use crate::secret::Sealed;
 use crate::store::{After, Claimed, ListQuery, SealedPasswords};
 
@@ -88,7 +88,7 @@ impl Core {
             }
             let pause = async {
                 tokio::select! {
-                    () = tokio::time::sleep(INTERVAL) => {}
+                    () = tokio::time::sleep(fault::every(INTERVAL)) => {}
                     () = self.inner().opened.notified() => {}
                 }
             };

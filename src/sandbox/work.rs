@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Profile, Sandbox};
 use crate::engine::{EngineError, SandboxSpec, Step};
-use crate::model::{Code, Failure, Progress};
+use crate::model::{Code, Failure, Progress, fault};
 use crate::store::{Find, Held, Mark, PlanKind, Point, State, StoreError};
 use crate::telemetry::span;
 
@@ -167,7 +167,7 @@ impl Work {
             if self.profile.points.fails_at(point).await {
                 return Err(Broken::Stopped(point));
             }
-            tokio::time::timeout(STEP_TIMEOUT, engine.undo(step, &self.spec))
+            tokio::time::timeout(fault::within(STEP_TIMEOUT), self.undo(step))
                 .await
                 .map_err(|_| Broken::StepTimeout(step))??;
             store.note(&self.held, step.name, Mark::Undone).await?;
@@ -214,9 +214,23 @@ impl Work {
         }
         let span = span::step(plan, step.name);
         span.record(span::SANDBOX_ID, self.spec.id.to_string());
-        let act = tracing::Instrument::instrument(self.profile.engine.run(step, &self.spec), span);
-        tokio::time::timeout(STEP_TIMEOUT, act).await.map_err(|_| Broken::StepTimeout(step))??;
+        let act = tracing::Instrument::instrument(self.run(plan, step), span);
+        tokio::time::timeout(fault::within(STEP_TIMEOUT), act).await.map_err(|_| Broken::StepTimeout(step))??;
         Ok(())
+    }
+
+    async fn run(&self, plan: &'static str, step: Step) -> Result<(), EngineError> {
+        let injected = |injected| EngineError::injected(&injected, &self.profile.name);
+        fault::pass_of(&["plan.", plan, ".", step.name, ".before"]).await.map_err(injected)?;
+        self.profile.engine.run(step, &self.spec).await?;
+        fault::pass_of(&["plan.", plan, ".", step.name, ".after"]).await.map_err(injected)
+    }
+
+    async fn undo(&self, step: Step) -> Result<(), EngineError> {
+        let injected = |injected| EngineError::injected(&injected, &self.profile.name);
+        fault::pass_of(&["plan.undo.", step.name, ".before"]).await.map_err(injected)?;
+        self.profile.engine.undo(step, &self.spec).await?;
+        fault::pass_of(&["plan.undo.", step.name, ".after"]).await.map_err(injected)
     }
 
     /// Gives the plan free for a later attempt. If that fails as well, upkeep finds it held by nobody who lives.

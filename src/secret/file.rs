@@ -14,11 +14,13 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::process::geteuid;
+use rustix::io::Errno;
+use rustix::process::{Pid, geteuid, test_kill_process};
 use zeroize::Zeroizing;
 
 use super::ring::Key;
 use super::{SecretError, random};
+use crate::model::fault;
 
 /// The key file's name in a state directory.
 pub const KEY_FILE_NAME: &str = "master.keys";
@@ -59,6 +61,7 @@ pub(super) async fn load(source: &KeySource) -> Result<Vec<Key>, SecretError> {
     match source {
         KeySource::StateDirectory(directory) => {
             let path = directory.join(KEY_FILE_NAME);
+            clear_staged(directory);
             match read(&path) {
                 Err(ReadError::Missing) => {
                     create(directory, &path).map_err(|error| io_error("create", &path, &error))?;
@@ -82,7 +85,13 @@ pub(super) async fn append(source: &KeySource) -> Result<Vec<Key>, SecretError> 
     let mut keys = load(source).await?;
     keys.push(Key::fresh()?);
     let staged = stage(directory, &keys).map_err(|error| io_error("write", &path, &error))?;
-    fs::rename(&staged, &path).and_then(|()| sync(directory)).map_err(|error| io_error("replace", &path, &error))?;
+    let renamed = fault::reach("file.keys.rename").map_err(io::Error::from).and_then(|()| fs::rename(&staged, &path));
+    let replaced = match renamed {
+        Ok(()) => sync(directory),
+        // What was written beside it holds every key.
+        Err(error) => fs::remove_file(&staged).and(Err(error)),
+    };
+    replaced.map_err(|error| io_error("replace", &path, &error))?;
     Ok(keys)
 }
 
@@ -90,7 +99,7 @@ pub(super) async fn append(source: &KeySource) -> Result<Vec<Key>, SecretError> 
 fn create(directory: &Path, path: &Path) -> io::Result<()> {
     let key = Key::fresh().map_err(io::Error::other)?;
     let staged = stage(directory, &[key])?;
-    let linked = fs::hard_link(&staged, path);
+    let linked = fault::reach("file.keys.link").map_err(io::Error::from).and_then(|()| fs::hard_link(&staged, path));
     fs::remove_file(&staged)?;
     match linked {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -101,14 +110,16 @@ fn create(directory: &Path, path: &Path) -> io::Result<()> {
 /// Writes keys to a new private file beside the key file, down to the disk.
 fn stage(directory: &Path, keys: &[Key]) -> io::Result<PathBuf> {
     let tag = u64::from_le_bytes(*random::<8>().map_err(io::Error::other)?);
-    let path = directory.join(format!("{KEY_FILE_NAME}.{tag:016x}"));
+    let path = directory.join(format!("{KEY_FILE_NAME}.{}-{tag:016x}", std::process::id()));
     let mut text = Zeroizing::new(format!("{HEADER}\n"));
     for key in keys {
         STANDARD.encode_string(key.bytes(), &mut text);
         text.push('\n');
     }
+    fault::reach("file.keys.stage")?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let written = fault::reach("file.keys.write").map_err(io::Error::from);
+    let written = written.and_then(|()| file.write_all(text.as_bytes())).and_then(|()| file.sync_all());
     match written {
         Ok(()) => Ok(path),
         Err(error) => {
@@ -118,7 +129,23 @@ fn stage(directory: &Path, keys: &[Key]) -> io::Result<PathBuf> {
     }
 }
 
+/// Removes what a process that died while it wrote keys has left: whole keys, in a file that nobody looks after.
+fn clear_staged(directory: &Path) {
+    let gone = |pid: i32| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|name| name.strip_prefix(KEY_FILE_NAME)?.strip_prefix('.'));
+        let pid = rest.and_then(|rest| rest.split_once('-')?.0.parse().ok());
+        if pid.is_some_and(gone)
+            && let Err(error) = fs::remove_file(entry.path())
+        {
+            tracing::warn!(%error, file = %entry.path().display(), "an unfinished key file stays");
+        }
+    }
+}
+
 fn lock(directory: &Path) -> io::Result<File> {
+    fault::reach("file.keys.lock")?;
     let path = directory.join(LOCK_FILE_NAME);
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
     flock(&file, FlockOperation::LockExclusive)?;
@@ -126,6 +153,7 @@ fn lock(directory: &Path) -> io::Result<File> {
 }
 
 fn sync(directory: &Path) -> io::Result<()> {
+    fault::reach("file.keys.sync")?;
     File::open(directory)?.sync_all()
 }
 
@@ -155,6 +183,7 @@ fn io_error(action: &'static str, path: &Path, error: &io::Error) -> SecretError
 }
 
 fn read(path: &Path) -> Result<Vec<Key>, ReadError> {
+    fault::reach("file.keys.read").map_err(|injected| ReadError::Io(injected.into()))?;
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound { ReadError::Missing } else { ReadError::Io(error) }
@@ -270,6 +299,20 @@ mod tests {
             assert_ne!(rotation.join().unwrap(), first);
         }
         assert_eq!(load(&source).await.unwrap_or_default().len(), 9);
+    }
+
+    #[tokio::test]
+    async fn keys_that_a_process_died_over_do_not_lie_about() {
+        let dir = tempfile::tempdir().unwrap();
+        let dead =
+            std::process::Command::new("true").spawn().and_then(|mut child| Ok((child.id(), child.wait()?))).unwrap().0;
+        let left = dir.path().join(format!("{KEY_FILE_NAME}.{dead}-0123456789abcdef"));
+        let being_written = dir.path().join(format!("{KEY_FILE_NAME}.{}-0123456789abcdef", std::process::id()));
+        for file in [&left, &being_written] {
+            fs::write(file, KEY).unwrap();
+        }
+        open(KeySource::StateDirectory(dir.path().to_owned())).await.unwrap();
+        assert!(!left.exists() && being_written.exists());
     }
 
     #[tokio::test]

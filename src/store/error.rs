@@ -4,6 +4,7 @@ use tokio_postgres::error::SqlState;
 
 use super::Point;
 use crate::engine::{DISK_FULL, DISK_FULL_HINT, EngineError};
+use crate::model::fault::Injected;
 use crate::model::{Code, Failure};
 
 /// A lock was not granted in time, or the statement was stopped for its time.
@@ -83,6 +84,18 @@ impl StoreError {
                 return Self::Unreachable { profile: String::new(), detail: db.message().to_owned() };
             }
             Self::Refused { action, sqlstate: code.code().to_owned(), detail: db.message().to_owned() }
+        }
+    }
+
+    /// Says what a test wants a server to have done: refused with a code, or gone.
+    pub(super) fn injected(injected: &Injected) -> Self {
+        match injected.sqlstate() {
+            Some(sqlstate) => Self::Refused {
+                action: "do as it was asked",
+                sqlstate: sqlstate.to_owned(),
+                detail: "a test made it fail".to_owned(),
+            },
+            None => Self::Unreachable { profile: String::new(), detail: "a test made it fail".to_owned() },
         }
     }
 

@@ -108,6 +108,7 @@ impl Store {
             )
             .await
             .map_err(&typed)?;
-        session.batch_execute("commit").await.map_err(&typed)
+        session.batch_execute("commit").await.map_err(&typed)?;
+        self.written("note-login").await
     }
 }

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use tokio_postgres::{GenericClient, Transaction};
 
 use super::{StoreError, StoreSession};
+use crate::model::fault;
 
 /// The migrations, in order; the number is the place in the list, from 1. None is ever changed.
 const MIGRATIONS: &[(&str, &str)] = &[("lifecycle", include_str!("migrations/0001_lifecycle.sql"))];
@@ -48,7 +49,9 @@ pub(super) async fn migrate(session: &mut StoreSession) -> Result<(), StoreError
             .await
             .map_err(StoreError::from_driver("record a migration"))?;
     }
-    transaction.commit().await.map_err(StoreError::from_driver("commit the migration"))
+    fault::pass("store.migrate-commit").await.map_err(|injected| StoreError::injected(&injected))?;
+    transaction.commit().await.map_err(StoreError::from_driver("commit the migration"))?;
+    fault::pass("store.migrate-commit.written").await.map_err(|injected| StoreError::injected(&injected))
 }
 
 async fn found_schema(transaction: &Transaction<'_>) -> Result<(), StoreError> {

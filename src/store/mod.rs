@@ -20,6 +20,8 @@ use std::sync::atomic::AtomicI32;
 
 use tokio::sync::Mutex;
 
+use crate::model::fault;
+
 pub use error::StoreError;
 pub use failpoint::{FailPoints, Inert, Point};
 pub use logins::LoginTurn;
@@ -72,8 +74,18 @@ impl Store {
     }
 
     async fn pass(&self, statement: &'static str) -> Result<(), StoreError> {
+        fault::pass_of(&["store.", statement]).await.map_err(|injected| self.injected(&injected))?;
         let point = Point::Statement(statement);
         if self.points.fails_at(point).await { Err(StoreError::Stopped(point)) } else { Ok(()) }
+    }
+
+    /// Passes the point after a statement that has taken effect: what its caller does not hear of has happened.
+    async fn written(&self, statement: &'static str) -> Result<(), StoreError> {
+        fault::pass_of(&["store.", statement, ".written"]).await.map_err(|injected| self.injected(&injected))
+    }
+
+    fn injected(&self, injected: &fault::Injected) -> StoreError {
+        StoreError::injected(injected).of_profile(&self.profile)
     }
 
     /// Returns a function that types the driver's errors of one statement.

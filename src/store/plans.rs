@@ -70,6 +70,7 @@ impl Store {
             .execute(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &step, &mark.as_str()])
             .await
             .map_err(self.typed("write the journal"))?;
+        self.written(point).await?;
         fenced(written)
     }
 
@@ -108,6 +109,7 @@ impl Store {
             .query_opt(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch])
             .await
             .map_err(self.typed("end a plan"))?;
+        self.written("finish-create").await?;
         record::sandbox(&self.profile, &row.ok_or(StoreError::Fenced)?)
     }
 
@@ -179,6 +181,7 @@ impl Store {
             .execute(sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &reason])
             .await
             .map_err(self.typed("change a plan"))?;
+        self.written(point).await?;
         fenced(changed)
     }
 
@@ -240,6 +243,7 @@ impl Store {
         };
         self.pass("begin-delete-commit").await?;
         transaction.commit().await.map_err(&typed)?;
+        self.written("begin-delete").await?;
         sandbox.state = super::State::Deleting;
         Ok(BeginDelete::Ours(held, sandbox))
     }

@@ -171,6 +171,7 @@ impl Store {
         }
         self.pass("reserve-commit").await?;
         transaction.commit().await.map_err(&typed)?;
+        self.written("reserve").await?;
         let held = Held { plan: new.plan, sandbox: new.id, kind: PlanKind::Create, holder, epoch: 1 };
         Ok(Reserved::New(Box::new(sandbox), held))
     }
@@ -427,6 +428,7 @@ impl Store {
             .query_opt(&sql, &[&Uuid::from(id), &self.prefix, &minutes(ttl_minutes), &minutes(life_minutes_max)])
             .await
             .map_err(self.typed("extend a sandbox"))?;
+        self.written("extend").await?;
         row.map(|row| record::sandbox(&self.profile, &row)).transpose()
     }
 
@@ -468,6 +470,7 @@ impl Store {
             )
             .await
             .map_err(self.typed("replace sealed passwords"))?;
+        self.written("replace-passwords").await?;
         Ok(changed == 1)
     }
 

@@ -44,8 +44,11 @@ impl Store {
         }
         self.pass("open").await?;
         let mut session = self.sessions.dedicated().await.map_err(|error| error.of_profile(&self.profile))?;
+        self.pass("migrate").await?;
         migrate::migrate(&mut session).await.map_err(|error| error.of_profile(&self.profile))?;
+        self.pass("register").await?;
         let number = self.register(&session).await?;
+        self.written("register").await?;
         self.number.store(number, Ordering::SeqCst);
         *presence = Some(session);
         Ok(())
@@ -115,6 +118,7 @@ impl Store {
     /// Fails if the metadata cannot be written; the session's end does the same then.
     pub async fn leave(&self) -> Result<(), StoreError> {
         let Some(session) = self.presence.lock().await.take() else { return Ok(()) };
+        self.pass("leave").await?;
         let number = self.number.swap(0, Ordering::SeqCst);
         session
             .execute("delete from pgsandbox.servers where number = $1", &[&number])

@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
 use super::export::Counts;
+use crate::model::fault;
 
 /// The largest answer that is read; a collector says a few bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -62,6 +63,7 @@ async fn exchange(request: Request<Bytes>) -> Result<Response<Bytes>, HttpError>
     let (authority, tls) = target(request.uri())?;
     let host = bare_host(&authority).to_owned();
     let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+    fault::pass("socket.export").await.map_err(std::io::Error::from)?;
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     if !tls {
         return talk(stream, request, &authority).await;

@@ -16,6 +16,7 @@ mod cases;
 mod config;
 mod crash;
 mod engine;
+mod faults;
 mod harness;
 mod hostile;
 mod labelled;

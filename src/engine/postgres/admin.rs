@@ -15,6 +15,7 @@ use tokio_postgres::{Client, Config, NoTls};
 use super::startup::{self, APPLICATION_NAME, Purpose};
 use super::{Credentials, Endpoint, NetError, net};
 use crate::engine::EngineError;
+use crate::model::fault;
 
 /// The oldest major whose settings every supported server knows; used until a server has said its version.
 pub(super) const MAJOR_MIN: u16 = 13;
@@ -102,12 +103,13 @@ impl AdminSession {
     }
 
     async fn open_with(login: &Login<'_>, major: u16) -> Result<Self, LoginError> {
-        timeout(login.timeout, Self::log_in(login, major))
+        timeout(fault::within(login.timeout), Self::log_in(login, major))
             .await
             .unwrap_or(Err(LoginError::Net(NetError::Timeout(login.timeout))))
     }
 
     async fn log_in(login: &Login<'_>, major: u16) -> Result<Self, LoginError> {
+        fault::pass("socket.admin-login").await.map_err(|e| LoginError::Lost(io::Error::from(e).to_string()))?;
         let stream = net::open(login.endpoint, login.timeout).await?;
         let mut config = Config::new();
         config

@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{Endpoint, Host};
-use crate::model::TlsMode;
+use crate::model::{TlsMode, fault};
 
 /// The code of the request for TLS, in place of a protocol version.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
@@ -72,11 +72,14 @@ pub enum NetError {
 /// # Errors
 /// Fails when the server cannot be reached in time, or not as the endpoint's [`TlsMode`] demands.
 pub(crate) async fn open(endpoint: &Endpoint, deadline: Duration) -> Result<Stream, NetError> {
-    tokio::time::timeout(deadline, open_unbounded(endpoint)).await.unwrap_or(Err(NetError::Timeout(deadline)))
+    tokio::time::timeout(fault::within(deadline), open_unbounded(endpoint))
+        .await
+        .unwrap_or(Err(NetError::Timeout(deadline)))
 }
 
 async fn open_unbounded(endpoint: &Endpoint) -> Result<Stream, NetError> {
     let unreachable = |e: io::Error| NetError::Unreachable(e.to_string());
+    fault::pass("socket.connect").await.map_err(|injected| unreachable(injected.into()))?;
     let host = match &endpoint.host {
         Host::Unix(directory) => {
             let path = directory.join(format!(".s.PGSQL.{}", endpoint.port));
@@ -99,6 +102,7 @@ async fn open_unbounded(endpoint: &Endpoint) -> Result<Stream, NetError> {
 /// Asks for TLS and returns whether the server agrees.
 async fn ask_for_tls(tcp: &mut TcpStream) -> Result<bool, NetError> {
     let unreachable = |e: io::Error| NetError::Unreachable(e.to_string());
+    fault::pass("socket.tls-request").await.map_err(|injected| unreachable(injected.into()))?;
     tcp.write_all(&SSL_REQUEST).await.map_err(unreachable)?;
     // One byte more than may come, so that what must not follow is seen. What comes later meets the handshake.
     let mut answer = [0; 2];
@@ -113,6 +117,7 @@ async fn ask_for_tls(tcp: &mut TcpStream) -> Result<bool, NetError> {
 async fn handshake(tcp: TcpStream, host: &str, endpoint: &Endpoint) -> Result<Stream, NetError> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| NetError::HostName(host.to_owned()))?;
+    fault::pass("socket.tls-handshake").await.map_err(|e| NetError::Tls(io::Error::from(e).to_string()))?;
     let config = certificate::client_config(endpoint.tls, endpoint.ca_file.as_deref()).await?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
     stream.map(|tls| Stream::Tls(Box::new(tls))).map_err(|e| NetError::Tls(e.to_string()))
@@ -137,6 +142,7 @@ impl Stream {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        ready!(fault::poll("socket.read", cx))?;
         match self.get_mut() {
             Self::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Self::Unix(s) => Pin::new(s).poll_read(cx, buf),
@@ -147,6 +153,7 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(fault::poll("socket.write", cx))?;
         match self.get_mut() {
             Self::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Self::Unix(s) => Pin::new(s).poll_write(cx, buf),

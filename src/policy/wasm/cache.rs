@@ -16,11 +16,14 @@ use std::{fs, process};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use sha2::{Digest as _, Sha256};
 use wasmtime::Engine;
 use wasmtime::component::Component;
 use zeroize::Zeroizing;
 
+use crate::model::fault;
 use crate::policy::spec::hex;
 
 use super::HostError;
@@ -50,6 +53,7 @@ impl Shared {
         if let Some(component) = cache.get(&self.engine, &name) {
             return Ok(component);
         }
+        fault::reach("policy.compile").map_err(std::io::Error::from)?;
         let component = Component::new(&self.engine, bytes)?;
         // What cannot be kept is compiled again next time.
         if let Ok(code) = component.serialize() {
@@ -63,6 +67,7 @@ impl Cache {
     /// Opens the cache in `directory`, which is made if it is missing, with its key.
     pub(super) fn open(directory: &Path, engine: &Engine) -> Result<Self, HostError> {
         let fault = |detail: String| HostError::Cache { path: directory.to_owned(), detail };
+        fault::reach("policy.cache.dir").map_err(|injected| fault(io::Error::from(injected).to_string()))?;
         match DirBuilder::new().mode(0o700).create(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fault(error.to_string())),
             Ok(()) | Err(_) => {}
@@ -71,6 +76,7 @@ impl Cache {
         if !found.is_dir() || found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o077 != 0 {
             return Err(fault("it is not a directory that only this user may enter (mode 0700)".to_owned()));
         }
+        clear_staged(directory);
         let key = key(&directory.join("key")).map_err(|error| fault(format!("its key: {error}")))?;
         let mut hash = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut hash);
@@ -97,6 +103,7 @@ impl Cache {
     }
 
     fn get(&self, engine: &Engine, name: &str) -> Option<Component> {
+        fault::reach("policy.cache.read").ok()?;
         let file = options().read(true).open(self.path(name)).ok()?;
         let mut bytes = Vec::new();
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
@@ -107,6 +114,7 @@ impl Cache {
 
     fn put(&self, name: &str, code: &[u8]) -> io::Result<()> {
         let Some(mac) = self.mac(name, code) else { return Ok(()) };
+        fault::reach("policy.cache.room")?;
         self.make_room()?;
         let mut bytes = mac.finalize().into_bytes().to_vec();
         bytes.extend_from_slice(code);
@@ -127,9 +135,24 @@ impl Cache {
     }
 }
 
+/// Removes what processes that died while they wrote have left.
+fn clear_staged(directory: &Path) {
+    let gone = |pid: i32| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let staged = name.to_str().and_then(|name| name.strip_suffix(".new")?.rsplit_once('.'));
+        let pid = staged.and_then(|(_, writer)| writer.split_once('-')?.0.parse().ok());
+        if pid.is_some_and(gone) {
+            // One that stays takes room, and nothing more.
+            fs::remove_file(entry.path()).unwrap_or_default();
+        }
+    }
+}
+
 /// Reads the key, making it first if there is none.
 fn key(path: &Path) -> io::Result<Zeroizing<[u8; KEY_BYTES]>> {
     if !path.exists() {
+        fault::reach("policy.cache.key.make")?;
         let mut fresh = Zeroizing::new([0; KEY_BYTES]);
         getrandom::fill(fresh.as_mut_slice()).map_err(|error| io::Error::other(error.to_string()))?;
         // A link is made whole or not at all: of two processes that start at once, one key stays.
@@ -140,6 +163,7 @@ fn key(path: &Path) -> io::Result<Zeroizing<[u8; KEY_BYTES]>> {
             Ok(()) | Err(_) => {}
         }
     }
+    fault::reach("policy.cache.key.read")?;
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     options().read(true).open(path)?.read_exact(key.as_mut_slice())?;
     Ok(key)
@@ -150,13 +174,16 @@ fn write_whole(path: &Path, bytes: &[u8], put: impl FnOnce(&Path, &Path) -> io::
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
     let staged = path.with_extension(format!("{}-{number}.new", process::id()));
-    let write = |mut file: File| file.write_all(bytes);
+    let write = |mut file: File| {
+        fault::reach("policy.cache.write").map_err(io::Error::from).and_then(|()| file.write_all(bytes))
+    };
     let written = options()
         .write(true)
         .create(true)
         .truncate(true)
         .open(&staged)
         .and_then(write)
+        .and_then(|()| Ok(fault::reach("policy.cache.put")?))
         .and_then(|()| put(&staged, path));
     written.inspect_err(|_| fs::remove_file(&staged).unwrap_or_default())
 }
@@ -198,6 +225,22 @@ mod tests {
         });
         assert!(keys.iter().all(|key| *key == keys[0] && **key != [0; KEY_BYTES]));
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside the key");
+    }
+
+    #[test]
+    fn what_a_process_died_over_does_not_lie_about() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("compiled");
+        drop(Cache::open(&path, &Engine::default()).unwrap());
+        let dead =
+            process::Command::new("true").spawn().and_then(|mut child| Ok((child.id(), child.wait()?))).unwrap().0;
+        let (left, being_written) =
+            (path.join(format!("x.{dead}-0.new")), path.join(format!("x.{}-0.new", process::id())));
+        for file in [&left, &being_written] {
+            fs::write(file, "code").unwrap();
+        }
+        drop(Cache::open(&path, &Engine::default()).unwrap());
+        assert!(!left.exists() && being_written.exists());
     }
 
     #[test]

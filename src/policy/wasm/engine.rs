@@ -12,7 +12,7 @@ use std::time::Duration;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use crate::model::{Code, Failure};
+use crate::model::{Code, Failure, fault};
 use crate::policy::{Loaded, Loader, MEMORY_BYTES_MAX, Spec};
 
 use super::cache::Cache;
@@ -105,6 +105,8 @@ impl Host {
     /// Fails if the engine or its clock cannot be started, or if the cache's directory cannot be used safely.
     pub fn new(settings: &HostSettings) -> Result<Self, HostError> {
         let slots = settings.slots.max(1);
+        fault::reach("policy.engine")
+            .map_err(|injected| HostError::Engine(std::io::Error::from(injected).to_string()))?;
         let engine = Engine::new(&config(slots)).map_err(|error| HostError::Engine(error.to_string()))?;
         let cache = settings.cache_directory.as_ref().map(|path| Cache::open(path, &engine)).transpose()?;
         let slots = Arc::new(Slots::new(slots, Duration::from_millis(settings.slot_wait_ms)));
@@ -124,6 +126,7 @@ impl std::fmt::Debug for Host {
 
 impl Loader for Host {
     fn load(&self, spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+        fault::reach("policy.load").map_err(|injected| std::io::Error::from(injected).to_string())?;
         Ok(Box::new(Guest::load(Arc::clone(&self.shared), spec)?))
     }
 }
@@ -173,6 +176,7 @@ fn start_clock(shared: &Shared) -> Result<(), HostError> {
             engine.increment_epoch();
         }
     };
+    fault::reach("policy.clock").map_err(|injected| HostError::Clock(injected.into()))?;
     thread::Builder::new().name("policy-clock".to_owned()).spawn(run).map(drop).map_err(HostError::Clock)
 }
 

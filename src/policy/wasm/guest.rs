@@ -7,6 +7,7 @@ use wasmtime::component::Component;
 
 use crate::model::{
     Code, Context, Impact, Phase, PolicyDecision, PolicyFault, Principal, RequestId, Requested, Timestamp, Transport,
+    fault,
 };
 use crate::policy::{
     COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, Evaluator, Limits, Loaded, Request, Spec,
@@ -114,6 +115,9 @@ impl Loaded for Guest {
     }
 
     fn configure(&self, settings: &str) -> Result<Configured, ConfigureError> {
+        let failed =
+            |injected| PolicyFault { code: Code::PolicyNotReady, detail: std::io::Error::from(injected).to_string() };
+        fault::reach("policy.configure").map_err(|injected| ConfigureError::Fault(failed(injected)))?;
         let smoke = self.smoke_context();
         let trial = Request { context: &smoke, balances: &[], with_text: false };
         let restored = match &self.instrumented {

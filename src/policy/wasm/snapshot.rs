@@ -11,7 +11,7 @@ use wasmtime::Store;
 use wasmtime::component::{Component, ComponentNamedList, Instance, Lift, WasmList};
 use wasmtime_wizer::{ComponentInstanceState, Wizer};
 
-use crate::model::{Bucket, PolicyDecision, PolicyFault};
+use crate::model::{Bucket, PolicyDecision, PolicyFault, fault};
 use crate::policy::{ConfigureError, Limits, MEMORY_BYTES_MAX, Request};
 
 use super::engine::Shared;
@@ -73,6 +73,9 @@ fn make(
     trial: &Request<'_>,
     limits: Limits,
 ) -> Attempt {
+    if fault::reach("policy.snapshot").is_err() {
+        return Attempt::Unsuited;
+    }
     let wizer = Wizer::new();
     let Ok((context, _)) = wizer.instrument_component(component) else { return Attempt::Unsuited };
     let budget = Budget::load(limits);

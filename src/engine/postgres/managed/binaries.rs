@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use crate::model::fault;
+
 /// Programs a cluster cannot do without.
 const PROGRAMS: [&str; 3] = ["initdb", "pg_ctl", "postgres"];
 /// Folders below which each major has a `bin` of its own, as (folder, what follows the major).
@@ -85,6 +87,7 @@ async fn examine(dir: &Path) -> Option<Installation> {
     if !PROGRAMS.iter().all(|program| dir.join(program).is_file()) {
         return None;
     }
+    fault::pass("spawn.postgres-version").await.ok()?;
     let mut command = Command::new(dir.join("postgres"));
     command.arg("--version").kill_on_drop(true).stdin(std::process::Stdio::null());
     let output = tokio::time::timeout(VERSION_WAIT, command.output()).await.ok()?.ok()?;

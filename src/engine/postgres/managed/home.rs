@@ -11,13 +11,17 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::ManagedError;
+use crate::model::fault;
 
 /// The file that says whose directory this is.
 const MARKER: &str = "pgsandbox-state";
 /// What the marker says: the format's version, to be raised when an older program could not read the directory.
 const MARKER_TEXT: &str = "state directory of pgsandbox, format 1\n";
+/// What the extension of a file begins with that is being written; the number of the process follows.
+const PART: &str = "part-";
 /// The lock that is held while the directory is claimed.
 const LOCK: &str = "lock";
 /// How often a lock that others hold is tried again.
@@ -113,6 +117,7 @@ impl Locked {
 }
 
 fn open_lock(path: &Path) -> Result<File, ManagedError> {
+    fault::reach("file.lock.open").map_err(|injected| ManagedError::io("open", path)(injected.into()))?;
     OpenOptions::new()
         .write(true)
         .create(true)
@@ -125,6 +130,7 @@ fn open_lock(path: &Path) -> Result<File, ManagedError> {
 /// Makes a directory of ours and those above it: closed to others, but for the cluster's user where that is another.
 pub(super) fn make_dir(path: &Path) -> Result<(), ManagedError> {
     let mode = if super::user::is_root() { 0o711 } else { 0o700 };
+    fault::reach("file.dir.make").map_err(|injected| ManagedError::io("make", path)(injected.into()))?;
     let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
     DirBuilder::new().recursive(true).mode(mode).create(path).map_err(ManagedError::io("make", path))?;
     // whatever the umask says
@@ -135,18 +141,38 @@ pub(super) fn make_dir(path: &Path) -> Result<(), ManagedError> {
 
 /// Writes a file that only we can read, all of it or nothing.
 pub(super) fn write_private(path: &Path, content: &[u8]) -> Result<(), ManagedError> {
-    let part = path.with_extension(format!("part-{}", std::process::id()));
+    clear_parts(path);
+    let part = path.with_extension(format!("{PART}{}", std::process::id()));
     let write = || {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+        fault::reach("file.private.write")?;
         file.write_all(content)?;
         file.sync_all()?;
+        fault::reach("file.private.rename")?;
         fs::rename(&part, path)
     };
-    write().map_err(ManagedError::io("write", path))
+    let written = write().inspect_err(|_| fs::remove_file(&part).unwrap_or_default());
+    written.map_err(ManagedError::io("write", path))
+}
+
+/// Removes what processes that died while they wrote `path` have left: it may be a password.
+fn clear_parts(path: &Path) {
+    let gone = |pid: i32| Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+    for entry in path.parent().into_iter().flat_map(fs::read_dir).flatten().flatten() {
+        let found = entry.path();
+        let part = found.extension().and_then(|extension| extension.to_str()?.strip_prefix(PART)?.parse().ok());
+        if found.file_stem() == path.file_stem()
+            && part.is_some_and(gone)
+            && let Err(error) = fs::remove_file(&found)
+        {
+            tracing::warn!(%error, file = %found.display(), "an unfinished file stays");
+        }
+    }
 }
 
 /// Reads a small file of ours; `None` if it is absent.
 pub(super) fn read_small(path: &Path) -> Result<Option<String>, ManagedError> {
+    fault::reach("file.small.read").map_err(|injected| ManagedError::io("read", path)(injected.into()))?;
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -196,6 +222,22 @@ mod tests {
                 claim.join().unwrap().unwrap();
             }
         });
+    }
+
+    #[test]
+    fn what_a_process_died_over_goes_with_the_next_writing() {
+        let dir = tempfile::tempdir().unwrap();
+        let dead =
+            std::process::Command::new("true").spawn().and_then(|mut child| Ok((child.id(), child.wait()?))).unwrap().0;
+        let (left, others) =
+            (dir.path().join(format!("password.part-{dead}")), dir.path().join(format!("port.part-{dead}")));
+        for file in [&left, &others] {
+            fs::write(file, "s3cret").unwrap();
+        }
+        write_private(&dir.path().join("password"), b"another").unwrap();
+        assert!(!left.exists() && others.exists());
+        write_private(&dir.path().join("port"), b"1").unwrap();
+        assert!(!others.exists());
     }
 
     #[tokio::test]

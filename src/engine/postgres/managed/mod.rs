@@ -300,6 +300,7 @@ impl ManagedCluster {
         let user = user::cluster_user(&self.settings.run_as)?;
         if paths.initialised() {
             process::check_version(paths, installation)?;
+            process::remove_attempts(paths);
             return Ok(false);
         }
         process::init(paths, installation, user.as_ref()).await?;

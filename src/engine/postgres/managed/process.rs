@@ -19,7 +19,7 @@ use super::binaries::Installation;
 use super::home::{read_small, write_private};
 use super::user::{self, RunAs};
 use super::{ADMIN_ROLE, ManagedError, conf, read_port, write_port};
-use crate::model::Secret;
+use crate::model::{Secret, fault};
 
 /// What folders begin with in which data is made.
 const INIT_DIR: &str = "init-";
@@ -120,11 +120,14 @@ pub(super) async fn init(paths: &Paths, installation: &Installation, user: Optio
             .arg(&password_file)
             .arg("--pgdata")
             .arg(&made);
-        let output = run(command).await.map_err(ManagedError::io("run", &installation.bin_dir.join("initdb")))?;
+        let output =
+            run("initdb", command).await.map_err(ManagedError::io("run", &installation.bin_dir.join("initdb")))?;
         if output.status.success() {
             // the password first: data that can be seen can be used
             write_private(&paths.password(), password.expose().as_bytes())?;
+            fault::reach("file.data.rename").map_err(|e| ManagedError::io("rename", &made)(e.into()))?;
             fs::rename(&made, paths.data()).map_err(ManagedError::io("rename", &made))?;
+            fault::reach("file.data.renamed").map_err(|e| ManagedError::io("rename", &made)(e.into()))?;
             remove_attempts(paths);
             return Ok(());
         }
@@ -139,7 +142,7 @@ pub(super) async fn init(paths: &Paths, installation: &Installation, user: Optio
 
 /// Removes what attempts to make the data have left; nobody has used it. What is still being written there stays, and
 /// fails for want of the rest.
-fn remove_attempts(paths: &Paths) {
+pub(super) fn remove_attempts(paths: &Paths) {
     for entry in fs::read_dir(&paths.directory).into_iter().flatten().flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(INIT_DIR.as_bytes())
             && let Err(error) = fs::remove_dir_all(entry.path())
@@ -187,7 +190,8 @@ pub(super) async fn start(
         write_port(&paths.port(), port)?;
         let pg_ctl = installation.bin_dir.join("pg_ctl");
         let logged = fs::metadata(paths.log()).map_or(0, |log| log.len());
-        let output = run(start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
+        let output =
+            run("pg-ctl-start", start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
         if output.status.success() {
             return Ok(());
         }
@@ -214,7 +218,7 @@ pub(super) async fn stop(
     let pg_ctl = installation.bin_dir.join("pg_ctl");
     let mut command = user::command(&pg_ctl, user);
     command.args(["stop", "--wait", "--timeout", PG_CTL_WAIT_SECONDS, "--mode", "fast", "--pgdata"]).arg(paths.data());
-    let output = run(command).await.map_err(ManagedError::io("run", &pg_ctl))?;
+    let output = run("pg-ctl-stop", command).await.map_err(ManagedError::io("run", &pg_ctl))?;
     if output.status.success() || server_pid(paths).is_none() {
         return Ok(true);
     }
@@ -391,6 +395,9 @@ fn put_log_aside(paths: &Paths, user: Option<&RunAs>) {
     if !fs::metadata(paths.log()).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
         return;
     }
+    if fault::reach("spawn.log-aside").is_err() {
+        return;
+    }
     let mut command = user::command("/bin/mv", user);
     let moved = command.arg("-f").arg(paths.log()).arg(paths.log_dir().join("server.log.1")).status();
     if !moved.is_ok_and(|status| status.success()) {
@@ -398,12 +405,19 @@ fn put_log_aside(paths: &Paths, user: Option<&RunAs>) {
     }
 }
 
-async fn run(command: std::process::Command) -> std::io::Result<Output> {
+async fn run(point: &str, command: std::process::Command) -> std::io::Result<Output> {
     let mut command = tokio::process::Command::from(command);
     command.kill_on_drop(true);
-    tokio::time::timeout(PROGRAM_WAIT, command.output())
+    let passed = fault::pass_of(&["spawn.", point]);
+    let ended = async {
+        passed.await?;
+        command.output().await
+    };
+    let output = tokio::time::timeout(fault::within(PROGRAM_WAIT), ended)
         .await
-        .unwrap_or_else(|_| Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it took too long")))
+        .unwrap_or_else(|_| Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it took too long")))?;
+    fault::pass_of(&["spawn.", point, ".ended"]).await?;
+    Ok(output)
 }
 
 /// Returns the end of what a program said, in one line.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::ManagedError;
+use crate::model::fault;
 
 /// The user that Debian's packages make for the server.
 pub(super) const DEFAULT_USER: &str = "postgres";
@@ -68,6 +69,7 @@ pub(super) fn command(program: impl AsRef<Path>, user: Option<&RunAs>) -> Comman
 
 /// Makes a directory that only the cluster's user can enter. Its parent is ours.
 pub(super) fn make_private_dir(path: &Path, user: Option<&RunAs>) -> Result<(), ManagedError> {
+    fault::reach("file.private-dir.make").map_err(|injected| ManagedError::io("make", path)(injected.into()))?;
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -94,6 +96,7 @@ pub(super) fn make_private_dir(path: &Path, user: Option<&RunAs>) -> Result<(), 
 /// Writes a file as the cluster's user, all of it or nothing, readable by that user only.
 pub(super) fn write_as(path: &Path, content: &[u8], user: Option<&RunAs>) -> Result<(), ManagedError> {
     let failed = ManagedError::io("write", path);
+    fault::reach("spawn.write-as").map_err(|injected| failed(injected.into()))?;
     let mut child = command("/bin/sh", user)
         .args(["-c", "umask 077 && cat >\"$1.part\" && mv -f \"$1.part\" \"$1\"", "sh"])
         .arg(path)

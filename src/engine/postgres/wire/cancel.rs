@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::engine::postgres::Endpoint;
 use crate::engine::postgres::net::{self, NetError};
+use crate::model::fault;
 
 /// Stops the statement that a session runs, if it runs one.
 #[derive(Clone)]
@@ -68,6 +69,8 @@ impl Target {
 
     /// Asks the server to stop the session's statement, and waits until it has taken note.
     pub(super) async fn send(&self) -> Result<(), NetError> {
+        let failed = |injected| NetError::Unreachable(io::Error::from(injected).to_string());
+        fault::pass("socket.cancel").await.map_err(failed)?;
         let mut stream = net::open(&self.endpoint, self.timeout).await?;
         let mut request = BytesMut::new();
         frontend::cancel_request(self.process_id, self.key, &mut request);

@@ -19,7 +19,7 @@ use super::message::{Fields, Pieces};
 use super::{ServerError, WireError};
 use crate::engine::postgres::net::{self, NetError};
 use crate::engine::postgres::{Endpoint, StartupOptions};
-use crate::model::Secret;
+use crate::model::{Secret, fault};
 
 /// The longest message of the startup that is read, in bytes.
 const MESSAGE_BYTES_MAX: usize = 8 << 10;
@@ -66,10 +66,13 @@ pub(super) struct Started {
 /// Connects and logs in.
 pub(super) async fn start(target: &SessionTarget) -> Result<Started, WireError> {
     let deadline = target.connect_timeout;
-    tokio::time::timeout(deadline, start_unbounded(target)).await.unwrap_or(Err(NetError::Timeout(deadline).into()))
+    tokio::time::timeout(fault::within(deadline), start_unbounded(target))
+        .await
+        .unwrap_or(Err(NetError::Timeout(deadline).into()))
 }
 
 async fn start_unbounded(target: &SessionTarget) -> Result<Started, WireError> {
+    fault::pass("socket.caller-login").await.map_err(|e| WireError::Lost(std::io::Error::from(e).to_string()))?;
     let stream = net::open(&target.endpoint, target.connect_timeout).await?;
     let mut channel = Channel::new(stream);
     let parameters = parameters(target);
