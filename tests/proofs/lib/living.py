@@ -157,12 +157,14 @@ class Home:
 
     def postmaster(self):
         """Returns the process id of the cluster's server, or `None` if it does not run."""
+        if self.cluster is None:
+            return None
         try:
             pid = int((self.cluster / "data/postmaster.pid").read_text().split()[0])
             os.kill(pid, 0)
         except PermissionError:
             return pid
-        except (OSError, AttributeError, ValueError, IndexError):
+        except (OSError, ValueError, IndexError):
             return None
         return pid
 

@@ -1,0 +1,343 @@
+"""What is played under orders: every operation of the program, each so that it can be played again and again on one home.
+
+A scene is a function of a `Play`. What it needs is made before the orders count, by the function named beside it.
+"""
+
+import http.server
+import shutil
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+
+from ground import ROOT, STRICT, Server
+
+# The least of a backlog that is put aside at the start, in bytes.
+LOG_BYTES = 9 << 20
+
+
+def nothing(_ground):
+    return {}
+
+
+def one(ground):
+    return {"one": ground.take()}
+
+
+def everyday(play, one):
+    """The main job, and everything else that is asked for in a day."""
+    server = play.server()
+    play.insert(server, one)
+    made = play.create(server, ttlMinutes=60)
+    if made:
+        play.call(server, "run_sql", {"databaseId": made, "sql": "create table acked (n int)"})
+        play.insert(server, made)
+    play.call(server, "run_sql", {"databaseId": one, "sql": "select count(*) from acked", "readonly": True})
+    play.call(server, "extend_database", {"databaseId": one, "ttlMinutes": 90})
+    play.call(server, "get_connection_string", {"databaseId": one})
+    play.call(server, "list_databases", {})
+    play.await_point("store.measured", "store.heartbeat", "audit.group.sync")
+    if made:
+        play.call(server, "delete_database", {"databaseId": made, "wait": True})
+    play.end(server)
+
+
+def look_around(play, one):
+    """What only looks."""
+    server = play.server()
+    play.touched.add(one)
+    play.call(server, "verify_sandbox", {"databaseId": one})
+    play.call(server, "list_extensions", {"databaseId": one})
+    play.call(server, "explain_policy", {"operation": "create_database", "arguments": {}})
+    play.call(server, "list_profiles", {})
+    play.call(server, "doctor", {})
+    play.end(server)
+
+
+def create_fails(play):
+    """A creation that fails at its last step, and is taken back."""
+    server = play.server()
+    play.create(server)
+    play.end(server)
+
+
+def delete_fails(play, one):
+    """A removal that fails half-way, and is tried again."""
+    server = play.server()
+    play.touched.add(one)
+    play.call(server, "delete_database", {"databaseId": one, "wait": True})
+    play.await_point("plan.delete.clear.after")
+    play.end(server)
+
+
+def expired(ground):
+    names = [ground.take(), ground.take()]
+    ground.home.query("update pgsandbox.sandboxes set expires_at = now() - interval '1 s' where id in "
+                      f"('{names[0]}', '{names[1]}')")
+    ground.live -= set(names)
+    return {"gone": names}
+
+
+def cleanup(play, gone):
+    """Two whose time is over, removed by whoever comes first."""
+    play.touched.update(gone)
+    server = play.server()
+    play.call(server, "cleanup_expired", {})
+    play.end(server)
+
+
+def over_quota(ground):
+    name = ground.take()
+    ground.home.query(f"update pgsandbox.sandboxes set bytes = 10, owner_bytes_max = 1, measured_at = now() where id = '{name}'")
+    return {"one": name}
+
+
+def logins(play, one):
+    """A login that is taken away over its quota, and given back."""
+    server = play.server()
+    play.touched.add(one)
+    play.call(server, "list_databases", {})
+    play.await_point("store.note-login.written")
+    play.insert(server, one)
+    play.end(server)
+
+
+def marked_as_gone(ground):
+    name = ground.take()
+    ground.home.query("update pgsandbox.sandboxes set state = 'deleted', ended_at = now() - interval '2 minutes' "
+                      f"where id = '{name}'")
+    ground.live.discard(name)
+    return {"gone": [name]}
+
+
+def sweep(play, gone):
+    """One that is marked as gone and is there all the same."""
+    play.touched.update(gone)
+    server = play.server()
+    play.call(server, "list_databases", {})
+    play.await_point("plan.delete.drop-roles.after")
+    play.end(server)
+
+
+def died(ground):
+    """A server that died in the middle of a creation, with half a line at the end of its log."""
+    server = Server(ground.home, ground.log, {"PGSANDBOX_TEST_FAULTS": "plan.create.open-database.after=crash"})
+    server.begin("create_database", {"nameHint": "died"})
+    server.envelope(60)
+    server.process.wait(60)
+    segments = sorted((ground.home.state / "audit").glob(f"segment-*-{server.process.pid}-*"))
+    with open(segments[-1], "ab") as segment:
+        segment.write(b'{"hash":"12')
+    return {}
+
+
+def recovery(play):
+    """What the next one does about that."""
+    server = play.server()
+    play.call(server, "list_databases", {})
+    play.await_point("plan.undo.create-roles.after", "store.finish-undo.written")
+    play.end(server)
+
+
+def rotate_keys(play, one):
+    """A new key, and everything sealed with it."""
+    play.touched.add(one)
+    play.command("keys", "rotate")
+    server = play.server()
+    play.insert(server, one)
+    play.end(server)
+
+
+def cancelled(play, one):
+    """A statement that is taken back, and one that takes too long."""
+    server = play.server()
+    play.touched.add(one)
+    play.call(server, "run_sql", {"databaseId": one, "sql": "select 1"})
+    if server.greeting is not None:
+        server.begin("run_sql", {"databaseId": one, "sql": "select pg_sleep(3)", "timeoutSeconds": 4})
+        time.sleep(0.4)
+        server.cancel()
+        time.sleep(0.4)
+        play.await_point("socket.cancel")
+    play.call(server, "list_databases", {})
+    play.end(server)
+
+
+def stopped(ground):
+    ground.home.run("local", "stop")
+    with open(ground.home.cluster / "log/server.log", "ab") as log:
+        log.truncate(LOG_BYTES)
+    return {"one": ground.spare[-1] if ground.spare else None}
+
+
+def start_cluster(play, one):
+    """A cluster that does not run, with a long log."""
+    server = play.server()
+    play.call(server, "list_databases", {})
+    if one:
+        play.insert(server, one)
+    play.end(server)
+
+
+def stop_cluster(play):
+    """The cluster is stopped."""
+    play.command("local", "stop")
+
+
+def warm(ground):
+    if not ground.warmed:
+        server = ground.clean(ground.config("strict", STRICT))
+        server.call("list_databases", {})
+        server.finish()
+        ground.warmed = True
+    return in_stock(ground)
+
+
+def in_stock(ground):
+    one, two = ground.take(), ground.take()
+    ground.spare += [one, two]
+    return {}
+
+
+def cold(ground):
+    in_stock(ground)
+    shutil.rmtree(ground.home.state / "cache")
+    ground.warmed = False
+    return {}
+
+
+def gate(play):
+    """A call that must be refused, whatever becomes of the policies."""
+    play.strict = True
+    play.must_fail.add("create_database")
+    server = play.server(play.ground.config("strict", STRICT))
+    play.create(server)
+    play.call(server, "doctor", {})
+    play.end(server)
+
+
+class Between(threading.Thread):
+    """Speaks TLS with its client and plain TCP with the cluster."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        folder = ROOT / "tests/it/wire/tls"
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        self.target = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=[client], daemon=True).start()
+
+    def serve(self, client):
+        try:
+            with client:
+                if len(client.recv(8, socket.MSG_WAITALL)) < 8:
+                    return
+                client.sendall(b"S")
+                with self.context.wrap_socket(client, server_side=True) as client, \
+                        socket.create_connection(("127.0.0.1", self.target)) as server:
+                    back = threading.Thread(target=self.pump, args=[server, client], daemon=True)
+                    back.start()
+                    self.pump(client, server)
+                    back.join()
+        except OSError:
+            pass
+
+    @staticmethod
+    def pump(source, sink):
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            pass
+        try:
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def close(self):
+        self.listener.close()
+
+
+def external(play, one):
+    """The same server as somebody else's, over TLS."""
+    cluster = play.ground.home.cluster
+    between = Between(int((cluster / "port").read_text()))
+    password = (cluster / "admin-password").read_text()
+    url = f"postgresql://pgsandbox_admin:{password}@127.0.0.1:{between.port}/pgsandbox?sslmode=require"
+    profiles = [{"name": "outside", "adminUrl": url}]
+    server = play.server(play.ground.config("external", profiles=profiles))
+    play.insert(server, one)
+    play.create(server)
+    play.end(server)
+    between.close()
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):  # noqa: N802
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def export(play):
+    """Spans go to a collector."""
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{collector.server_address[1]}"
+    server = play.server(play.ground.config("export", telemetry={"enabled": True, "endpoint": endpoint}))
+    play.call(server, "list_databases", {})
+    play.end(server)
+    collector.shutdown()
+    collector.server_close()
+
+
+def first_look(play):
+    """The first command on a fresh state directory, which starts nothing."""
+    play.command("doctor", "--format", "json", operation="doctor")
+
+
+def first_create(play):
+    """The first sandbox on a fresh state directory."""
+    play.makes_cluster = True
+    server = play.server()
+    play.create(server)
+    play.end(server)
+
+
+# name: (what it needs, the scene, orders that it is always under, whether it needs a home of its own)
+SCENES = {
+    "gate": (warm, gate, "", False),
+    "create-fails": (nothing, create_fails, "plan.create.prepare-owner.after=fail", False),
+    "cleanup": (expired, cleanup, "", False),
+    "stop-cluster": (nothing, stop_cluster, "", False),
+    "export": (nothing, export, "", False),
+    "look-around": (one, look_around, "", False),
+    "everyday": (one, everyday, "", False),
+    "sweep": (marked_as_gone, sweep, "", False),
+    "rotate-keys": (one, rotate_keys, "", False),
+    "cancelled": (one, cancelled, "", False),
+    "recovery": (died, recovery, "", False),
+    "logins": (over_quota, logins, "", False),
+    "delete-fails": (one, delete_fails, "plan.delete.clear.before=fail", False),
+    "external": (one, external, "", False),
+    "gate-cold": (cold, gate, "", False),
+    "start-cluster": (stopped, start_cluster, "", False),
+    "first-look": (nothing, first_look, "", True),
+    "first-create": (nothing, first_create, "", True),
+}
+assert Path(ROOT / "Cargo.toml").exists()
