@@ -153,6 +153,12 @@ class Ground:
         self.lines = {one: numbers for one, numbers in self.lines.items() if one in ready}
         return list(dict.fromkeys(faults))
 
+    def leave(self, play):
+        """Goes on without a look: what was touched is not known any more. Returns what was wrong by itself."""
+        self.live -= play.touched
+        self.spare = [one for one in self.spare if one in self.live]
+        return list(play.said)
+
     def recover_without_cluster(self, play):
         """As `recover`, where no cluster was made."""
         faults = []
