@@ -165,6 +165,7 @@ def cancelled(play, one):
 
 
 def stopped(ground):
+    in_stock(ground)
     ground.home.run("local", "stop")
     with open(ground.home.cluster / "log/server.log", "ab") as log:
         log.truncate(LOG_BYTES)
