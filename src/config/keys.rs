@@ -296,7 +296,7 @@ pub const VARIABLES: &[Variable] = &[
         "PGSANDBOX_DATABASE_URL",
         None,
         Ignored,
-        "Set by `pgsandbox with-database` for the command it runs; not read.",
+        "Not read: the name is left to commands that are given a sandbox's URL.",
     ),
 ];
 

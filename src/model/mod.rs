@@ -18,6 +18,7 @@ mod secret;
 mod statement;
 mod time;
 mod trace;
+mod words;
 
 pub use context::*;
 pub use decision::*;
@@ -32,3 +33,4 @@ pub use secret::*;
 pub use statement::*;
 pub use time::*;
 pub use trace::*;
+pub use words::*;

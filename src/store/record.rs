@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::StoreError;
 use crate::model::{
-    Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxNames, Scope, Timestamp,
+    Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxNames, Scope, Timestamp, counted,
 };
 
 /// A sandbox's state. *Expired* is none: it is a comparison with the server's clock.
@@ -313,7 +313,7 @@ pub enum ReserveError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaExceeded {
     /// Too many live sandboxes.
-    #[error("{who} has {used} live sandboxes on profile `{profile}`; the limit is {}, set by `{}`", limit.value, limit.set_by)]
+    #[error("{who} has {} on profile `{profile}`; the limit is {}, set by `{}`", counted(used, "live sandbox", "live sandboxes"), limit.value, limit.set_by)]
     Live {
         /// The profile.
         profile: String,
@@ -338,7 +338,8 @@ pub enum QuotaExceeded {
     },
     /// Too many sandboxes still being removed.
     #[error(
-        "{used} sandboxes of {who} on profile `{profile}` are still being removed; the limit is {limit}, set by `core`"
+        "{} of {who} on profile `{profile}` still to be removed; the limit is {limit}, set by `core`",
+        counted(used, "sandbox", "sandboxes")
     )]
     Backlog {
         /// The profile.
