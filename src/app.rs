@@ -146,6 +146,8 @@ impl App {
     async fn build(config: Config, telemetry: Arc<Telemetry>) -> Result<Self, StartError> {
         let authority = SystemAuthority::take().ok_or(StartError::Twice)?;
         let home = config.home.path().to_path_buf();
+        // First of all, as they take longest.
+        let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
         let keys = KeyRing::open(KeySource::StateDirectory(home.clone())).await?;
         let mut profiles = Vec::new();
         let mut servers = Vec::new();
@@ -165,7 +167,6 @@ impl App {
             // Each request tries anew, and is refused as long as the log cannot be written.
             Err(error) => tracing::error!(%error, "the audit log cannot be used"),
         }
-        let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
         let service = Service::new(Parts {
             core: core.clone(),
             reader: Reader::new(READER_CACHE_BYTES),

@@ -15,6 +15,8 @@ use super::chain::Link;
 
 /// The longest line that is read, in bytes; records are cut to a few hundred KiB when written.
 pub(super) const LINE_BYTES_MAX: u64 = 8 << 20;
+/// The room that is kept for the next line, in bytes; few lines are longer.
+const LINE_BYTES_KEPT: usize = 64 << 10;
 /// How much of a file's end is read to find its last line, where lines are short (manifest).
 const TAIL_BYTES: u64 = 64 << 10;
 /// How long the lock of a new file may be held by one who only looks.
@@ -28,6 +30,10 @@ pub(super) struct ChainedFile {
     path: PathBuf,
     bytes: u64,
     link: Link,
+    /// Device and inode.
+    identity: (u64, u64),
+    /// The line being added; kept for its room.
+    line: Vec<u8>,
     broken: bool,
     #[cfg(test)]
     pub(super) fail_writes: u32,
@@ -49,7 +55,7 @@ impl ChainedFile {
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = private().read(true).append(true).create_new(true).open(path)?;
         lock(&file)?;
-        Ok(Self::new(file, path, 0, Link::start(&file_name(path))))
+        Self::new(file, path, 0, Link::start(&file_name(path)))
     }
 
     /// Opens the file, making it if it is not there, and takes its lock if nobody has it. Finds the end by
@@ -72,7 +78,7 @@ impl ChainedFile {
         } else {
             std::str::from_utf8(last).ok().and_then(Link::after).ok_or_else(|| corrupt("its last line is damaged"))?
         };
-        let this = Self::new(file, path, bytes - torn, link);
+        let this = Self::new(file, path, bytes - torn, link)?;
         if torn > 0 {
             this.file.set_len(this.bytes)?;
         }
@@ -87,20 +93,23 @@ impl ChainedFile {
             return Ok(None);
         }
         let scan = scan(&file, &file_name(path), line)?;
-        let this = Self::new(file, path, scan.bytes, scan.link);
+        let this = Self::new(file, path, scan.bytes, scan.link)?;
         Ok(Some((this, scan)))
     }
 
-    fn new(file: File, path: &Path, bytes: u64, link: Link) -> Self {
-        Self {
+    fn new(file: File, path: &Path, bytes: u64, link: Link) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self {
             file,
             path: path.to_owned(),
             bytes,
             link,
+            identity: (found.dev(), found.ino()),
+            line: Vec::new(),
             broken: false,
             #[cfg(test)]
             fail_writes: 0,
-        }
+        })
     }
 
     /// Adds one entry, a JSON object's text. If it fails the file is as before.
@@ -108,13 +117,18 @@ impl ChainedFile {
         if self.broken {
             return Err(corrupt("an earlier write left it damaged"));
         }
-        let (next, line) = self.link.line(entry);
-        if let Err(fault) = self.write(line.as_bytes()) {
+        let mut line = std::mem::take(&mut self.line);
+        let next = self.link.line(entry, &mut line);
+        let written = self.write(&line);
+        let bytes = line.len() as u64;
+        line.shrink_to(LINE_BYTES_KEPT);
+        self.line = line;
+        if let Err(fault) = written {
             // What was written of the line must not stand before the next one.
             self.broken = self.file.set_len(self.bytes).is_err();
             return Err(fault);
         }
-        self.bytes += line.len() as u64;
+        self.bytes += bytes;
         self.link = next;
         Ok(())
     }
@@ -137,8 +151,7 @@ impl ChainedFile {
 
     /// Returns whether the file is still where it was made: a line in a file that was removed is no record.
     pub(super) fn is_in_place(&self) -> bool {
-        let (Ok(here), Ok(there)) = (self.file.metadata(), fs::symlink_metadata(&self.path)) else { return false };
-        here.dev() == there.dev() && here.ino() == there.ino()
+        fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
     }
 
     /// Cuts off what follows the last whole line.

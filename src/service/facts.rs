@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::model::{Code, Context, Decision, Failure, Phase, Principal, RequestId, ServerFacts, Timestamp};
 use crate::operation::{About, Asks, Spec};
+use crate::policy::Set;
 use crate::sandbox::{self, Core, Profile, Sandbox};
 use crate::sql::{Reader, Script};
 use crate::telemetry::span;
@@ -19,15 +20,24 @@ pub(super) struct Facts<'a> {
 /// Reads the request's SQL, once for everybody.
 pub(super) fn read_sql(reader: &Reader, asks: &Asks) -> Result<Option<Arc<Script>>, Failure> {
     let Some(text) = asks.sql.as_deref() else { return Ok(None) };
-    span::classify().in_scope(|| {
+    let here = span::classify();
+    here.in_scope(|| {
         let read = reader.read(text).map_err(Failure::from);
-        let here = tracing::Span::current();
         match &read {
             Ok(script) => _ = here.record(span::STATEMENT_COUNT, script.statements.len()),
             Err(failure) => span::failed(&here, failure),
         }
         read.map(Some)
     })
+}
+
+/// Adds the statements' texts where a policy that will be asked is granted them: no other request holds any.
+pub(super) fn show_texts(context: &mut Context, set: &Set, script: Option<&Script>, asks: &Asks) {
+    let (Some(script), Some(text)) = (script, asks.sql.as_deref()) else { return };
+    if set.sees_text(context) {
+        let texts = script.statements.iter().map(|s| text.get(s.text.clone()).unwrap_or_default().to_owned());
+        context.statement_texts = texts.collect();
+    }
 }
 
 impl Facts<'_> {
@@ -51,10 +61,6 @@ impl Facts<'_> {
             _ => (None, None),
         };
         let statements = script.map(|s| s.statements.iter().map(|s| s.facts.clone()).collect()).unwrap_or_default();
-        let text = self.asks.sql.as_deref().unwrap_or_default();
-        let statement_texts = script
-            .map(|s| s.statements.iter().map(|s| text.get(s.text.clone()).unwrap_or_default().to_owned()).collect())
-            .unwrap_or_default();
         Ok(Context {
             request_id: id,
             phase: Phase::Before,
@@ -68,7 +74,7 @@ impl Facts<'_> {
             principal_usage,
             group_usage,
             statements,
-            statement_texts,
+            statement_texts: Vec::new(),
             clone_source: None,
             requested: self.asks.requested.clone(),
             outcome: None,

@@ -257,6 +257,17 @@ async fn without_a_collector_there_are_no_ids_and_nothing_is_lost() {
     assert_eq!(telemetry.shutdown(Duration::from_secs(1)).await, 0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_within_a_request_is_no_span_where_nobody_collects_it() {
+    let (_telemetry, dispatch) = build(&TelemetrySettings { log_filter: Some("trace".into()), export: None });
+    tracing::dispatcher::with_default(&dispatch, || {
+        assert!(!span::request(RequestId::fresh(), "cli", "doctor", Transport::Cli).is_disabled(), "lines name it");
+        for within in [span::classify(), span::policy("quota", "enforce"), span::statement("SELECT", "x")] {
+            assert!(within.is_disabled(), "{within:?}");
+        }
+    });
+}
+
 /// What libraries say at debug level may hold whole requests and SQL.
 #[test]
 fn talkative_libraries_are_held_at_warnings_whatever_the_filter_says() {

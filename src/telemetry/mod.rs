@@ -102,21 +102,22 @@ impl Telemetry {
     pub fn build(settings: &TelemetrySettings, runtime: &Handle) -> Result<(Self, Dispatch), TelemetryError> {
         let directives = settings.log_filter.as_deref().unwrap_or(LOG_FILTER_DEFAULT);
         let log = StderrLog::start();
-        let lines = lines_layer(directives, log.writer())?;
         let counts = Arc::new(Counts::default());
-        let provider = match &settings.export {
-            Some(export) => Some(export::provider(export, runtime, Arc::clone(&counts))?),
-            None => None,
+        // A layer that is not there would still have its say on every span, so there is none where nothing is exported.
+        let (provider, dispatch) = match &settings.export {
+            Some(export) => {
+                let provider = export::provider(export, runtime, Arc::clone(&counts))?;
+                let spans = tracing_opentelemetry::layer()
+                    .with_tracer(provider.tracer(OWN))
+                    .with_location(false)
+                    .with_threads(false)
+                    .with_tracked_inactivity(false)
+                    .with_filter(filter_fn(is_exported));
+                let lines = lines_layer(directives, log.writer())?;
+                (Some(provider), Dispatch::new(Registry::default().with(spans).with(lines)))
+            }
+            None => (None, Dispatch::new(Registry::default().with(lines_layer(directives, log.writer())?))),
         };
-        let spans = provider.as_ref().map(|provider| {
-            tracing_opentelemetry::layer()
-                .with_tracer(provider.tracer(OWN))
-                .with_location(false)
-                .with_threads(false)
-                .with_tracked_inactivity(false)
-                .with_filter(filter_fn(is_exported))
-        });
-        let dispatch = Dispatch::new(Registry::default().with(spans).with(lines));
         Ok((Self { provider, counts, log }, dispatch))
     }
 
@@ -183,7 +184,14 @@ pub fn header_fault(name: &str, value: &str) -> Option<String> {
     }
 }
 
+/// Of this program's spans only the request's is for the log, where it says to which request a line belongs: what is
+/// within a request is measured for a collector, and costs nothing where there is none.
 fn may_be_logged(metadata: &Metadata<'_>) -> bool {
+    let within_request =
+        metadata.is_span() && is_within(metadata.target(), OWN) && metadata.target() != span::REQUEST_TARGET;
+    if within_request {
+        return false;
+    }
     *metadata.level() <= LevelFilter::WARN || !QUIET.iter().any(|library| is_within(metadata.target(), library))
 }
 

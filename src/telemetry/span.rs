@@ -9,6 +9,8 @@ use tracing::field::Empty;
 
 use crate::model::{Failure, RequestId, Transport};
 
+/// The target of a request's own span.
+pub const REQUEST_TARGET: &str = "pgsandbox::request";
 /// The MCP method: `tools/call`.
 pub const MCP_METHOD_NAME: &str = "mcp.method.name";
 /// The MCP session over HTTP.
@@ -71,7 +73,7 @@ pub fn request(id: RequestId, method: &str, operation: &str, transport: Transpor
         Transport::Http => "tcp",
     };
     let span = tracing::info_span!(
-        target: "pgsandbox::request",
+        target: REQUEST_TARGET,
         "request",
         otel.name = format!("{method} {operation}"),
         otel.kind = "server",

@@ -423,7 +423,7 @@ fn compiled_code_is_kept_and_what_was_touched_is_not_run() {
     };
     decide();
     let first = files();
-    assert_eq!(first.len(), 2, "the policy, so that its state can be read, and its snapshot");
+    assert_eq!(first.len(), 3, "the policy, so that its state can be read, what it says of itself, and its snapshot");
     decide();
     assert_eq!(files(), first, "nothing was compiled again");
     for (_, path) in &first {
@@ -434,7 +434,14 @@ fn compiled_code_is_kept_and_what_was_touched_is_not_run() {
     }
     let touched = files();
     decide();
-    assert!(files().iter().zip(&touched).all(|(now, then)| now.0 > then.0), "each was compiled and written again");
+    assert!(files().iter().zip(&touched).all(|(now, then)| now.0 > then.0), "each was made and written again");
+    // Another's in the place of each: `decide` would tell.
+    for (number, (_, path)) in first.iter().enumerate() {
+        let whole = std::fs::read(path).unwrap();
+        std::fs::copy(&first[(number + 1) % first.len()].1, path).unwrap();
+        decide();
+        std::fs::write(path, whole).unwrap();
+    }
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o750)).unwrap();
     let settings = HostSettings { cache_directory: Some(directory), ..HostSettings::default() };

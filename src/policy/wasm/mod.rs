@@ -8,6 +8,7 @@
 mod cache;
 mod engine;
 mod guest;
+mod kept;
 mod limits;
 mod run;
 mod snapshot;
