@@ -211,6 +211,10 @@ fn scan(file: &File, name: &str, mut each: impl FnMut(&str, Link)) -> io::Result
         buffer.clear();
         let read = Read::by_ref(&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut buffer)? as u64;
         if buffer.last() != Some(&b'\n') {
+            if read == LINE_BYTES_MAX {
+                // Not torn: nobody writes such a line, and what follows it must not be cut off with it.
+                return Err(corrupt(&format!("line {} is longer than {LINE_BYTES_MAX} bytes", scan.link.lines + 1)));
+            }
             scan.torn_bytes = read;
             return Ok(scan);
         }
@@ -317,5 +321,37 @@ mod tests {
         assert_eq!(fs::metadata(&inner).unwrap().permissions().mode() & 0o777, 0o700);
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(private_dir(&inner).unwrap_err().to_string().contains("755"));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_damage_and_is_not_cut_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let frame = ChainedFile::create(&path).unwrap().link.line("{\"x\":\"\"}").1.len();
+        for (bytes, fits) in [(LINE_BYTES_MAX - 1, true), (LINE_BYTES_MAX, true), (LINE_BYTES_MAX + 1, false)] {
+            fs::remove_file(&path).unwrap();
+            let mut file = ChainedFile::create(&path).unwrap();
+            let text = "x".repeat(usize::try_from(bytes).unwrap() - frame);
+            file.append(&format!("{{\"x\":\"{text}\"}}")).unwrap();
+            file.append("{\"n\":2}").unwrap();
+            drop(file);
+            match ChainedFile::open_scanned(&path, |_, _| ()) {
+                Ok(found) => assert!(fits && found.unwrap().1.link.lines == 2, "{bytes}"),
+                Err(fault) => assert!(!fits && fault.to_string().contains("line 1 is longer"), "{bytes}: {fault}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let held = File::create(&path).unwrap();
+        held.lock_shared().unwrap();
+        let begun = Instant::now();
+        assert_eq!(lock(&File::open(&path).unwrap()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= NEW_LOCK_WAIT_MAX);
+        drop(held);
+        lock(&File::open(&path).unwrap()).unwrap();
     }
 }

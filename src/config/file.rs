@@ -14,12 +14,14 @@ use super::resolve::{ProfileInput, profiles};
 use super::{Config, Source, StateDir, seen_from};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::model::Secret;
-use crate::telemetry::{ExportSettings, TelemetrySettings, endpoint_fault, header_fault};
+use crate::telemetry::{ExportSettings, OtlpProtocol, TelemetrySettings, endpoint_fault, header_fault};
 
 /// The largest file that is read: a thousand profiles fit.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Where OpenTelemetry programs are told of a collector.
 const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// Says how spans go there.
+const OTLP_PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
 pub(super) fn load(path: &Path, environment: &Environment, common: Common, faults: &Faults) -> Option<Config> {
     let place = path.display().to_string();
@@ -152,6 +154,7 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
     // All keys are read even if nothing is exported, so that their faults do not wait for the day it is.
     let enabled = telemetry.flag("enabled");
     let endpoint = telemetry.text("endpoint");
+    let protocol = telemetry.word("protocol");
     let timeout_ms = telemetry.number("timeoutMs").map_or(EXPORT_TIMEOUT_MS_DEFAULT, |found| found.value);
     let queue_spans = telemetry.number("queueSpans").map_or(QUEUE_SPANS_DEFAULT, |found| found.value);
     let names = telemetry.map("headersFromEnv");
@@ -159,6 +162,22 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
         faults.add("telemetry.enabled", "is missing; say `true` or `false`");
     }
     let enabled = enabled.is_some_and(|found| found.value);
+    let protocol = match protocol {
+        // The two variables are one statement: what goes to a URL of ours is not said by somebody else's.
+        None if enabled && !telemetry.has("endpoint") && !telemetry.has("protocol") => {
+            environment.text(OTLP_PROTOCOL, faults)
+        }
+        protocol => protocol.map(|found| Found { place: found.place, value: found.value.to_owned() }),
+    };
+    let protocol = protocol.and_then(|found| {
+        let known = OtlpProtocol::of_word(&found.value);
+        if known.is_none() {
+            let words = OtlpProtocol::WORDS.join("`, `");
+            faults.add(&found.place, format!("is not a protocol that spans can be sent by; those are `{words}`"));
+        }
+        known
+    });
+    let protocol = protocol.unwrap_or_default();
     let endpoint = match endpoint {
         None if enabled && !telemetry.has("endpoint") => environment.text(OTLP_ENDPOINT, faults).or_else(|| {
             faults.add("telemetry.endpoint", format!("is missing, and `{OTLP_ENDPOINT}` is not set either"));
@@ -187,7 +206,9 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
     }
     let timeout = Duration::from_millis(timeout_ms);
     let queue_spans = usize::try_from(queue_spans).unwrap_or(usize::MAX);
-    enabled.then(|| Some(ExportSettings { endpoint: endpoint?.value, headers, timeout, queue_spans })).flatten()
+    enabled
+        .then(|| Some(ExportSettings { endpoint: endpoint?.value, protocol, headers, timeout, queue_spans }))
+        .flatten()
 }
 
 /// Says if others can read admin URLs in the file.

@@ -446,3 +446,17 @@ fn origin(text: &str) -> Result<Origin, StoreError> {
         .find(|origin| origin.as_str() == text)
         .ok_or(StoreError::Corrupt("an origin"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_beyond_what_is_kept_are_the_highest_kept() {
+        for (value, kept) in [(ByteLimits::MAX - 1, i64::MAX - 1), (ByteLimits::MAX, i64::MAX), (u64::MAX, i64::MAX)] {
+            let limit = Limit { value, set_by: "p".to_owned() };
+            let limits = ByteLimits::new(&[(Scope::Principal, limit)].into());
+            assert_eq!(limits.stored(), [Some(kept), None]);
+        }
+    }
+}

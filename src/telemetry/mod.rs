@@ -7,6 +7,7 @@
 
 mod client;
 mod export;
+mod grpc;
 mod parent;
 pub mod span;
 mod stderr;
@@ -49,11 +50,37 @@ pub struct TelemetrySettings {
     pub export: Option<ExportSettings>,
 }
 
-/// Where spans are sent, as OTLP over HTTP with protobuf.
+/// How spans are sent: the protobuf messages of OTLP in either case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OtlpProtocol {
+    /// HTTP/1.1, to `/v1/traces`.
+    #[default]
+    Http,
+    /// gRPC, over HTTP/2.
+    Grpc,
+}
+
+impl OtlpProtocol {
+    /// Every protocol, by the words of the OpenTelemetry specification.
+    pub const WORDS: [&'static str; 2] = ["http/protobuf", "grpc"];
+
+    /// Returns the protocol of a word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        match word {
+            "http/protobuf" => Some(Self::Http),
+            "grpc" => Some(Self::Grpc),
+            _ => None,
+        }
+    }
+}
+
+/// Where spans are sent, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportSettings {
     /// The collector's URL without the path of a signal: `http://localhost:4318`.
     pub endpoint: String,
+    /// How they are sent there.
+    pub protocol: OtlpProtocol,
     /// Headers of each request, credentials among them.
     pub headers: Vec<(String, Secret)>,
     /// How long one request may take.
@@ -210,6 +237,8 @@ type Counter = AtomicU64;
 
 #[cfg(test)]
 mod collector_tests;
+#[cfg(test)]
+mod grpc_tests;
 
 #[cfg(test)]
 mod tests {

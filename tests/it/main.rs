@@ -22,6 +22,7 @@ mod labelled;
 mod layers;
 mod lifecycle;
 mod lifecycle_postgres;
+mod limits;
 mod obligations;
 mod permits;
 mod plans;

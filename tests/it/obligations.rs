@@ -468,3 +468,18 @@ fn a_request_in_the_log_bears_its_own_outcome_and_no_policys() {
     }
     assert_eq!(line.matches("pgsandbox.verdict").count(), 1, "{line}");
 }
+
+#[test]
+fn a_policy_cannot_allow_more_than_a_reply_holds() {
+    let home = home_with_policy_file();
+    let mut it = with_sandbox(&home, &demanding(&[Obligation::MaxResultBytes(100 << 20)]));
+    // A megabyte to a row: three fit a reply with their frames, the fourth would be over it.
+    let reply = it.sql("select repeat('x', 1048576) from generate_series(1, 10)", json!({}));
+    let set = &reply["result"]["resultSets"][0];
+    assert_eq!((&set["returnedRowCount"], &set["truncatedBy"]), (&json!(3), &json!("bytes")));
+    for (bytes, omitted) in [((1 << 20) - 1, false), (1 << 20, false), ((1 << 20) + 1, true)] {
+        let reply = it.sql(&format!("select repeat('x', {bytes})"), json!({}));
+        let value = &reply["result"]["resultSets"][0]["rows"][0][0];
+        assert_eq!(value.get("omittedBytes") == Some(&json!(bytes)), omitted, "{bytes}");
+    }
+}

@@ -458,4 +458,30 @@ mod tests {
         assert!(!format!("{url} {url:?}").contains("hunter2"));
         assert_eq!(url.redacted(), "postgresql://u@h:5432/d");
     }
+
+    #[test]
+    fn a_connect_timeout_is_taken_up_to_its_bound_and_no_further() {
+        for seconds in [1, 59, 60] {
+            let url = good(&format!("postgresql://u@h/d?connect_timeout={seconds}"));
+            assert_eq!(url.connect_timeout, Duration::from_secs(seconds));
+        }
+        let fault = UrlError::Value { name: "connect_timeout", expected: "a number of seconds from 1 to 60" };
+        for seconds in ["0", "61", "-1", "99999999999999999999"] {
+            for origin in [UrlOrigin::Operator, UrlOrigin::Caller] {
+                refused(&format!("postgresql://u@h/d?connect_timeout={seconds}"), origin, fault.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn a_url_is_read_up_to_its_bound_and_no_further() {
+        let url = |bytes: usize| {
+            let frame = "postgresql://u@h/";
+            format!("{frame}{}", "d".repeat(bytes - frame.len()))
+        };
+        for bytes in [URL_BYTES_MAX - 1, URL_BYTES_MAX] {
+            assert!(PostgresUrl::parse(&url(bytes), UrlOrigin::Caller).is_ok(), "{bytes}");
+        }
+        refused(&url(URL_BYTES_MAX + 1), UrlOrigin::Caller, UrlError::TooLong);
+    }
 }

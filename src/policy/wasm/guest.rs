@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use wasmtime::component::Component;
 
 use crate::model::{
@@ -217,9 +218,33 @@ enum Start {
 
 impl Instances {
     /// Runs the policy, and returns the fuel it took beside its answer.
+    ///
+    /// What does not come to its end soon is run once more, from the start, and then off the threads that serve
+    /// requests: a policy that loops must not hold up whoever else is served. As a policy is a pure function, the second
+    /// run takes the same way, and only its end counts.
     fn run(&self, request: &Request<'_>) -> (Result<PolicyDecision, PolicyFault>, u64) {
-        let Some(_slot) = self.shared.slots.take() else { return (Err(busy()), 0) };
         let budget = Budget::evaluation(self.limits, v0_1::facts(request.context));
+        let brief = self.attempt(request, budget.brief(), budget.brief());
+        if !matches!(&brief, (Err(fault), _) if fault.code == Code::PolicyTimeout) {
+            return brief;
+        }
+        if self.shared.aside.is_crowded() {
+            return (Err(busy()), 0);
+        }
+        aside(|| {
+            let Some(_place) = self.shared.aside.take() else { return (Err(busy()), 0) };
+            self.attempt(request, Budget::load(self.limits), budget)
+        })
+    }
+
+    /// Runs the policy within a budget; `configuring` is for one that still has to be configured.
+    fn attempt(
+        &self,
+        request: &Request<'_>,
+        configuring: Budget,
+        budget: Budget,
+    ) -> (Result<PolicyDecision, PolicyFault>, u64) {
+        let Some(_slot) = self.shared.slots.take() else { return (Err(busy()), 0) };
         let mut store = match store(&self.shared, budget) {
             Ok(store) => store,
             Err(fault) => return (Err(fault), 0),
@@ -231,7 +256,7 @@ impl Instances {
                     v0_1::show(request, |shown| policy.call_evaluate(&mut store, shown))
                 }
                 Start::Plain { pre, settings } => {
-                    refill(&mut store, Budget::load(self.limits))?;
+                    refill(&mut store, configuring)?;
                     let policy = instantiate(pre, &mut store)?;
                     let configured = policy.call_configure(&mut store, settings);
                     // The settings were accepted at load, and the same settings always get the same answer.
@@ -256,6 +281,14 @@ impl Evaluator for Instances {
         let (answer, fuel) = self.run(request);
         let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Evaluation { answer, elapsed_us, fuel }
+    }
+}
+
+/// Does long work where it holds up nobody: a worker of a runtime hands what it serves to another thread first.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        Ok(_) | Err(_) => work(),
     }
 }
 

@@ -348,3 +348,27 @@ async fn what_follows_a_request_for_tls_in_the_clear_is_refused() {
         assert_eq!(found, Err(WireError::Net(NetError::Malformed)));
     }
 }
+
+#[tokio::test]
+async fn what_is_longer_than_a_server_says_ends_the_session() {
+    for (bytes, fits) in [(127, true), (128, true), (129, false)] {
+        let mut tag = vec![b'T'; bytes];
+        tag[bytes - 1] = 0;
+        let said = joined(&[description(), message(b'C', &tag), message(b'Z', b"I")]);
+        let mut session = SandboxSession::connect(&says_to_a_statement(said, Bytes::new()).await).await.unwrap();
+        let found = session.execute(&StatementCall { timeout: SHORT, ..call("SELECT 1") }).await;
+        assert_eq!(found.is_ok(), fits, "a tag of {bytes} bytes: {found:?}");
+    }
+    const DESCRIPTION: usize = 2 << 20;
+    for (bytes, fits) in [(DESCRIPTION - 1, true), (DESCRIPTION, true), (DESCRIPTION + 1, false)] {
+        // Within the bound it is read, and found to be none.
+        let said = joined(&[message(b'1', b""), message(b'2', b""), message(b'T', &vec![0; bytes])]);
+        let error = to_a_statement(said).await.to_string();
+        assert_eq!(error.contains("malformed"), fits, "a description of {bytes} bytes: {error}");
+    }
+    const MESSAGE: usize = 8 << 10;
+    for (bytes, fits) in [(MESSAGE - 1, true), (MESSAGE, true), (MESSAGE + 1, false)] {
+        let error = at_startup(message(b'R', &vec![0; bytes])).await.to_string();
+        assert_eq!(!error.contains("too long"), fits, "a startup message of {bytes} bytes: {error}");
+    }
+}
