@@ -168,11 +168,20 @@ fn one_relation(words: &Words<'_>, index: usize) -> Option<TreeFacts> {
 
 /// Puts together what keywords, tree and function names say.
 fn finish(statement: Cut, text: &str, tree: Option<TreeFacts>) -> Statement {
+    use StatementClass as C;
     let words = statement.words(text);
     let keyword_class = statement.reading.class;
     let tree_class = tree.as_ref().and_then(|t| t.class);
     let class = stricter(keyword_class, tree_class);
     let parsed = matches!(statement.reading.detail, Detail::Parse(_));
+    // Where keywords and tree see different statements, one of them took a name for a keyword: no name is trusted.
+    let keyword_inside = statement.reading.class_inside;
+    let differ = match (keyword_inside, tree_class) {
+        (C::Read | C::ReadLock | C::Write | C::Ddl, Some(tree)) => tree != keyword_inside,
+        (C::Read | C::ReadLock, None) => true,
+        _ => false,
+    };
+    let tree = tree.map(|tree| TreeFacts { complete: tree.complete && !(parsed && differ), ..tree });
     // A plain EXPLAIN may be of a write; every other safe class is about a query that only reads.
     let agrees = !parsed || class == StatementClass::Explain || tree_class == Some(StatementClass::Read);
 

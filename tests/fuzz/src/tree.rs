@@ -159,9 +159,10 @@ impl Walk {
     }
 
     fn call(&mut self, call: &Node) {
-        // EXTRACT(…), AT TIME ZONE and so on always mean Postgres' own functions.
-        if call.text("funcformat") != Some("COERCE_SQL_SYNTAX") {
-            let names = call.get("funcname").map(Node::strings).unwrap_or_default();
+        // EXTRACT(…), AT TIME ZONE, LIKE … ESCAPE and so on always mean Postgres' own functions.
+        let names = call.get("funcname").map(Node::strings).unwrap_or_default();
+        let escape = matches!(names.as_slice(), ["pg_catalog", "like_escape" | "similar_to_escape"]);
+        if call.text("funcformat") != Some("COERCE_SQL_SYNTAX") && !escape {
             self.named_call(&names);
         }
     }

@@ -344,7 +344,7 @@ impl Connection {
                 ROW_DESCRIPTION_TAG => channel.body(bytes, bytes, |body| kept.describe(body)).await??,
                 COPY_OUT_RESPONSE_TAG => {
                     let binary = channel.body(bytes, 1, |body| body == [1]).await?;
-                    kept.describe_copy(binary);
+                    kept.describe_copy(binary)?;
                 }
                 NOTICE_RESPONSE_TAG => {
                     let fields = channel.body(bytes, TEXT_BYTES_MAX, Fields::read).await?;

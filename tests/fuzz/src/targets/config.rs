@@ -170,7 +170,7 @@ fn judged(
 fn secret_is_secret(text: &str) -> bool {
     let places = [
         "\"adminUrl\":\"postgresql://u:hunter2hunter2@",
-        "PGSANDBOX_ADMIN_DATABASE_URL=postgresql://u:hunter2hunter2@",
+        "\nPGSANDBOX_ADMIN_DATABASE_URL=postgresql://u:hunter2hunter2@",
         "\"authorization\":\"Bearer hunter2hunter2\"",
     ];
     text.matches(SECRET).count() == places.iter().map(|place| text.matches(place).count()).sum::<usize>()
