@@ -199,7 +199,7 @@ fn finish(statement: Cut, text: &str, tree: Option<TreeFacts>) -> Statement {
             for call in &tree.calls {
                 traits.insert(call_traits(call));
             }
-            if tree.complete && !names_are_escaped(&words) {
+            if tree.complete && !names_are_escaped(&words) && !names_function_by_type(&words) {
                 if tree.relations.iter().any(|r| !is_qualified(&r.name)) {
                     traits.insert(Traits::UNQUALIFIED_RELATION);
                 }
@@ -277,6 +277,11 @@ fn called_names(tree: &TreeFacts) -> Vec<String> {
 /// Returns whether a name is written in Unicode escapes, so that it is not known here.
 fn names_are_escaped(words: &Words<'_>) -> bool {
     words.tokens().iter().any(|t| t.kind == scanner::TokenKind::UnicodeName)
+}
+
+/// Returns whether there is a `TREAT(x AS name)`: Postgres calls its own function of that name.
+fn names_function_by_type(words: &Words<'_>) -> bool {
+    (0..words.len()).any(|index| words.is(index, "TREAT") && words.has(index + 1, scanner::TokenKind::OpenParen))
 }
 
 /// Returns whether a folded name has a schema; a dot inside quotes makes none.

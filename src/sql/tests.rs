@@ -510,3 +510,39 @@ fn reads_in_rarer_forms_are_understood() {
         assert!(!is_safe(sql), "{sql}");
     }
 }
+
+#[test]
+fn a_call_in_the_dress_of_a_type_is_no_read() {
+    // Postgres makes it `pg_catalog.pg_sleep(1)`.
+    for sql in [
+        "SELECT TREAT(1 AS pg_sleep)",
+        "SELECT treat ('/etc/passwd' as pg_read_file)",
+        "SELECT a FROM t WHERE treat(a AS int)",
+    ] {
+        assert!(!is_safe(sql), "{sql}");
+        assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}: what is called is not known");
+    }
+}
+
+#[test]
+fn functions_that_the_parser_knows_by_name_are_reported() {
+    check_touched(&[
+        ("| substr", "SELECT substr('abc', 2)"),
+        ("| substring", "SELECT substring('abc', 2)"),
+        ("| substring", "SELECT substring(a)"),
+        ("| ceil floor", "SELECT ceil(1.5), floor(1.5)"),
+        ("*t | substr", "INSERT INTO t SELECT substr('abc', 1)"),
+    ]);
+}
+
+#[test]
+fn relations_in_rarer_places_are_reported_or_unknown() {
+    check_touched(&[("#i #t", "CLUSTER i ON t"), ("#t", "CLUSTER t USING i")]);
+    for sql in
+        ["CREATE TABLE p (a int, LIKE d, CHECK (true))", "ALTER TABLE w ATTACH PARTITION c FOR VALUES IN ((TABLE t))"]
+    {
+        let found = one(sql).facts;
+        let named = |name: &str| found.relations.iter().any(|r| r.name == name);
+        assert!(found.traits.contains(Traits::RELATIONS_UNKNOWN) || named("d") || named("t"), "{sql}: {found:?}");
+    }
+}

@@ -84,6 +84,8 @@ impl Walk {
                 }
             }
             "DropStmt" => self.dropped(node),
+            // Names of constraints, in the grammar of relations.
+            "ConstraintsSetStmt" => return,
             "CreateTableAsStmt" => self.facts.into = true,
             _ => {}
         }

@@ -92,11 +92,12 @@ impl Classifier {
             return Ok(());
         }
         self.stricter += 1;
+        let reads = matches!(theirs, Class::Read | Class::Prepared | Class::Cursor | Class::CopyOut);
         let stricter = match class {
             Class::Unparsed => true,
-            Class::ReadLock => theirs == Class::Read,
-            Class::Write => matches!(theirs, Class::Read | Class::ReadLock),
-            Class::Ddl => matches!(theirs, Class::Read | Class::ReadLock | Class::Write),
+            Class::ReadLock => reads,
+            Class::Write => reads || theirs == Class::ReadLock,
+            Class::Ddl => reads || matches!(theirs, Class::ReadLock | Class::Write),
             _ => false,
         };
         if stricter { Ok(()) } else { Err(format!("class {} for {}: {}", class.as_str(), theirs.as_str(), facts.root)) }
