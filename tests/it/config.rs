@@ -497,3 +497,8 @@ fn a_file_in_the_directorys_place_is_refused() {
     assert!(matches!(StateDir::at(dir.path().join("s")).open(), Err(StateDirError::NotADirectory { .. })));
     assert!(matches!(StateDir::at(dir.path().join("s/t")).open(), Err(StateDirError::System { .. })));
 }
+
+#[test]
+fn a_key_without_a_name_has_a_place_that_is_seen() {
+    check_file(r#"{"": 1}"#, &[("\"\"", "is not known")]);
+}

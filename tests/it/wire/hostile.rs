@@ -148,6 +148,16 @@ async fn to_a_statement(said: BytesMut) -> WireError {
 }
 
 #[tokio::test]
+async fn a_statement_that_failed_cannot_succeed_after_all() {
+    let failed = message(b'E', b"VERROR\0C42601\0Mno\0\0");
+    let complete = message(b'C', b"SELECT 0\0");
+    for said in [joined(&[failed.clone(), complete.clone()]), joined(&[complete.clone(), complete])] {
+        let error = to_a_statement(joined(&[said, message(b'Z', b"I")])).await;
+        assert!(matches!(error, WireError::Protocol("a statement was answered twice")), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_honest_answer_is_understood() {
     let said = joined(&[description(), row(b"x"), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")]);
     let target = says_to_a_statement(said, Bytes::new()).await;

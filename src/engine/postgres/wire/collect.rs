@@ -46,6 +46,7 @@ impl Collector {
 
     /// Takes a RowDescription.
     pub(super) fn describe(&mut self, body: &[u8]) -> Result<(), WireError> {
+        self.expect_no_description()?;
         let malformed = WireError::Protocol("a description of columns is malformed");
         let mut rest = Pieces(body);
         let count = rest.u16().ok_or_else(|| malformed.clone())?;
@@ -61,7 +62,8 @@ impl Collector {
     }
 
     /// Takes a CopyOutResponse: lines become rows of one column.
-    pub(super) fn describe_copy(&mut self, binary: bool) {
+    pub(super) fn describe_copy(&mut self, binary: bool) -> Result<(), WireError> {
+        self.expect_no_description()?;
         let (type_name, type_oid) = if binary { ("bytea", 17) } else { ("text", 25) };
         self.binary = binary;
         self.set.columns = vec![Column {
@@ -72,6 +74,15 @@ impl Collector {
             origin: None,
             shape: Shape::Text,
         }];
+        Ok(())
+    }
+
+    /// Rows that were kept have the columns that were described before them.
+    fn expect_no_description(&self) -> Result<(), WireError> {
+        match self.set.columns.is_empty() && self.seen == 0 {
+            true => Ok(()),
+            false => Err(WireError::Protocol("the columns of a result are described twice or too late")),
+        }
     }
 
     /// Takes a DataRow of `bytes` bytes off the channel.
