@@ -18,19 +18,19 @@ Prints the seed, each moment and each inventory. Exit status: 0 if all held, 1 i
 Only the standard library is needed, and Postgres' `psql`.
 """
 
-import json
 import os
 import random
 import re
-import select
 import shutil
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "proofs/lib"))
+
+from living import ANSWER_SECONDS, BASE_POLICIES, SETTLED_WITHIN_SECONDS, Command, Home, Server, disorder, leftovers  # noqa: E402
 
 # Live sandboxes that the policy allows.
 QUOTA = 10
@@ -40,155 +40,16 @@ STOCK = 5
 KILLS_PER_INVENTORY = 20
 # Servers killed in one go.
 VICTIMS_MAX = 6
-# How long a new server may take until nothing is left undone. Upkeep comes round every 15 seconds; dropping takes its time.
-SETTLED_WITHIN_SECONDS = 90
-# How long one answer may take.
-ANSWER_SECONDS = 120
 # Kills fall into this many times the usual length of the operation, so that some come after its answer.
 SPREAD = 1.25
 # `first-create` is the first call of its server; the others come after another call, when everything is loaded and connected.
 OPERATIONS = ["create", "create", "create", "first-create", "delete", "delete-wait", "extend", "cleanup", "cleanup-cli"]
 
-POLICIES = f"""
-[[policy]]
-source = "ownership"
-[[policy]]
-source = "statement-guard"
-[[policy]]
-source = "extensions"
+POLICIES = f"""{BASE_POLICIES}
 [[policy]]
 source = "quota"
 settings = {{ max_live = {QUOTA}, max_live_group = {QUOTA} }}
 """
-
-
-class Home:
-    """A fresh state directory with its cluster, and the superuser's look at it."""
-
-    def __init__(self, program):
-        self.program = program
-        self.directory = Path(tempfile.mkdtemp(prefix="pgsandbox-crash.", dir="/tmp"))
-        # The cluster's user is another one where this runs as root.
-        self.directory.chmod(0o755)
-        policies = self.directory / "policies.toml"
-        policies.write_text(POLICIES)
-        config = self.directory / "config.json"
-        config.write_text(json.dumps({"policies": str(policies), "profiles": [{"name": "local", "managedLocal": True}]}))
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        self.environment = kept | {"PGSANDBOX_HOME": str(self.directory / "state"), "PGSANDBOX_CONFIG": str(config)}
-
-    def run(self, *arguments):
-        return subprocess.run(
-            [self.program, *arguments], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True
-        )
-
-    def query(self, sql):
-        """Returns rows as the cluster's superuser sees them, through its private socket."""
-        cluster = next((self.directory / "state/postgres/postgres").glob("[0-9]*"))
-        environment = os.environ | {"PGPASSWORD": (cluster / "admin-password").read_text()}
-        done = subprocess.run(
-            ["psql", "-XAtq", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-U", "pgsandbox_admin", "-d", "pgsandbox"]
-            + ["-h", (cluster / "socket-directory").read_text(), "-p", (cluster / "port").read_text().strip(), "-c", sql],
-            env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"psql: {done.stderr}")
-        return [line.split("\t") for line in done.stdout.splitlines()]
-
-    def remove(self):
-        stopped = self.run("local", "stop")
-        if stopped.returncode != 0:
-            print(f"the cluster was not stopped: {stopped.stderr}", file=sys.stderr)
-            return
-        shutil.rmtree(self.directory)
-
-
-class Server:
-    """One `pgsandbox mcp` and its client's end."""
-
-    def __init__(self, home, log):
-        self.process = subprocess.Popen(
-            [home.program, "mcp"], env=home.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-        )
-        self.buffer = b""
-        self.last_id = 0
-        self.send("initialize", {"protocolVersion": "2025-11-25", "capabilities": {},
-                                 "clientInfo": {"name": "crash", "version": "1"}})
-        self.answer()
-        self.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
-
-    def write(self, message):
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def send(self, method, params):
-        self.last_id += 1
-        self.write({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params})
-
-    def begin(self, operation, arguments):
-        self.send("tools/call", {"name": operation, "arguments": arguments})
-
-    def answer(self, within=ANSWER_SECONDS):
-        """Returns the answer to the last request, or `None` if it does not come in time or the program has ended."""
-        until = time.monotonic() + within
-        while True:
-            while b"\n" in self.buffer:
-                line, self.buffer = self.buffer.split(b"\n", 1)
-                message = json.loads(line)
-                if message.get("id") == self.last_id and "method" not in message:
-                    return message
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))
-            more = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            if not more:
-                return None
-            self.buffer += more
-
-    def envelope(self, within=ANSWER_SECONDS):
-        answer = self.answer(within)
-        return answer and answer["result"]["structuredContent"]
-
-    def call(self, operation, arguments):
-        self.begin(operation, arguments)
-        envelope = self.envelope()
-        if envelope is None:
-            raise RuntimeError(f"no answer to {operation}")
-        return envelope
-
-    def kill(self):
-        self.process.kill()
-        last = self.envelope(5)
-        self.process.wait()
-        return last
-
-    def finish(self):
-        self.process.stdin.close()
-        status = self.process.wait(ANSWER_SECONDS)
-        if status != 0:
-            raise RuntimeError(f"a server ended with status {status}")
-
-
-class Command:
-    """A command line that can be killed like a server."""
-
-    def __init__(self, home, log):
-        self.home, self.log, self.process = home, log, None
-
-    def begin(self, operation, _arguments):
-        self.process = subprocess.Popen(
-            [self.home.program, operation, "--format", "json"], env=self.home.environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log,
-        )
-
-    def envelope(self, within):
-        try:
-            out, _ = self.process.communicate(timeout=within)
-        except subprocess.TimeoutExpired:
-            return None
-        return json.loads(out) if out else None
-
-    def kill(self):
-        self.process.kill()
-        return self.envelope(5)
 
 
 class Trial:
@@ -341,33 +202,16 @@ class Trial:
         begun = time.monotonic()
         envelope = server.call("list_databases", {"includeExpired": True})
         self.check(envelope["ok"], f"list_databases: {envelope['errors']}")
-        unsettled = """select count(*) from (
-            select id from pgsandbox.sandboxes where state in ('creating', 'deleting')
-               or (state = 'ready' and expires_at < now())
-            union select sandbox_id from pgsandbox.plans where state in ('running', 'undoing')) as x"""
-        while (left := int(self.home.query(unsettled)[0][0])) and time.monotonic() - begun < SETTLED_WITHIN_SECONDS:
-            time.sleep(0.1)
+        stuck = self.home.settle(SETTLED_WITHIN_SECONDS)
         took = time.monotonic() - begun
         self.settled.append(took)
-        if left:
-            self.check(False, f"{left} sandboxes are stuck: " + str(self.home.query(
-                "select b.database_name, b.state, p.kind, p.state, p.holder, p.attempts, p.last_error from pgsandbox.sandboxes b "
-                "left join pgsandbox.plans p on p.sandbox_id = b.id where b.state in ('creating', 'deleting') "
-                "or p.state in ('running', 'undoing')")))
+        self.check(not stuck, f"{len(stuck)} sandboxes are stuck: {stuck}")
         self.compare(server)
         self.repeat_keys(server)
         self.fill_quota(server)
         server.finish()
-        sessions = self.home.query(
-            "select pid, datname, usename, state, query from pg_stat_activity "
-            "where backend_type = 'client backend' and pid <> pg_backend_pid()")
-        # A session ends a moment after its client.
-        if sessions:
-            time.sleep(1)
-            sessions = self.home.query(
-                "select pid, datname, usename, state, query from pg_stat_activity "
-                "where backend_type = 'client backend' and pid <> pg_backend_pid()")
-        self.check(not sessions, f"sessions are left: {sessions}")
+        for left in leftovers(self.home):
+            self.check(False, left)
         verified = self.home.run("audit", "verify")
         self.check(verified.returncode == 0 and "0 requests open" in verified.stdout,
                    f"audit verify: {verified.stdout}{verified.stderr}")
@@ -375,35 +219,22 @@ class Trial:
 
     def compare(self, server):
         """Compares cluster and metadata, and both with what was answered."""
-        rows = self.home.query(
-            "select id, state, database_name, owner_role, readonly_role, "
-            "to_char(expires_at at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') from pgsandbox.sandboxes")
-        databases = {name: owner for name, owner in self.home.query(
-            "select d.datname, r.rolname from pg_database d join pg_roles r on r.oid = d.datdba "
-            "where d.datname like 'pgsandbox\\_%'")}
-        roles = {name for name, in self.home.query(
-            "select rolname from pg_roles where rolname like 'pgsandbox\\_%' and rolname <> 'pgsandbox_admin'")}
-        ready = {row[0]: row for row in rows if row[1] == "ready"}
-        self.check(set(databases) == {row[2] for row in ready.values()},
-                   f"databases {sorted(databases)} are not those of the ready rows {sorted(r[2] for r in ready.values())}")
-        wanted = {role for row in ready.values() for role in row[3:5]}
-        self.check(roles == wanted, f"roles without rows {sorted(roles - wanted)}, rows without roles {sorted(wanted - roles)}")
-        for row in ready.values():
-            self.check(databases.get(row[2]) == row[3], f"{row[2]} belongs to {databases.get(row[2])}, not to {row[3]}")
-        for column in range(2, 5):
-            names = [row[column] for row in rows]
-            self.check(len(names) == len(set(names)), "a name has two owners")
-        state = {row[0]: row[1] for row in rows}
+        seen = self.home.look()
+        for fault in disorder(seen):
+            self.check(False, fault)
+        rows = seen["rows"]
+        ready = {row["id"]: row for row in rows if row["state"] == "ready"}
+        state = {row["id"]: row["state"] for row in rows}
         for one in sorted(self.live | self.kept):
             self.check(one in ready, f"{one} was made and is {state.get(one)}")
         for one in sorted(self.gone):
             self.check(state.get(one) not in ("ready", "creating"), f"{one} was deleted and is {state.get(one)}")
         for one, expires_at in self.times.items():
-            self.check(one in ready and ready[one][5] == expires_at, f"{one} was extended to {expires_at}: {ready.get(one)}")
+            self.check(one in ready and ready[one]["expires_at"] == expires_at, f"{one} was extended to {expires_at}: {ready.get(one)}")
         for one in sorted(ready):
             envelope = server.call("run_sql", {"databaseId": one, "sql": "select current_user"})
             rows_back = envelope["ok"] and envelope["result"]["resultSets"][0]["rows"]
-            self.check(rows_back == [[ready[one][3]]], f"{one} does not let its owner in: {envelope}")
+            self.check(rows_back == [[ready[one]["owner"]]], f"{one} does not let its owner in: {envelope}")
         self.live, self.kept, self.gone, self.times = set(ready), set(), set(), {}
 
     def repeat_keys(self, server):
@@ -461,7 +292,7 @@ def main():
     kills = int(sys.argv[2]) if len(sys.argv) > 2 else 200
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}, {kills} kills", flush=True)
-    home = Home(os.path.abspath(program))
+    home = Home(program, POLICIES, "pgsandbox-crash.")
     with open(home.directory / "servers.log", "wb") as log:
         trial = Trial(home, seed, log)
         kept = True
