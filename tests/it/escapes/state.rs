@@ -119,8 +119,8 @@ pub(super) async fn fleeting(client: &Client, sessions: &[i32]) -> (State, Strin
     (state, next)
 }
 
-/// Adds everything in one database.
-pub(super) async fn database(client: &Client, name: &str, into: &mut State) {
+/// Adds everything in one database; `metadata` says that the program's own tables are in it.
+pub(super) async fn database(client: &Client, name: &str, metadata: bool, into: &mut State) {
     let relations = "SELECT c.relkind::text, format('%I.%I', nspname, relname), c.oid FROM pg_class c \
                      JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid >= 16384 AND relkind IN ('r', 'm', 'S') \
                      AND relpersistence <> 't' AND nspname !~ '^pg_'";
@@ -135,11 +135,11 @@ pub(super) async fn database(client: &Client, name: &str, into: &mut State) {
     }
     for row in client.query(relations, &[]).await.unwrap() {
         let (kind, relation): (String, String) = (row.get(0), row.get(1));
-        let own = OWN_ACCORD.iter().find(|(name, _)| *name == relation);
+        let own = OWN_ACCORD.iter().find(|(name, _)| metadata && *name == relation);
         let content = match (own, kind.as_str()) {
             (Some((_, content)), _) => format!("({content})"),
             // its next value moves with them
-            (None, "S") if relation.starts_with("pgsandbox.") => continue,
+            (None, "S") if metadata && relation.starts_with("pgsandbox.") => continue,
             (None, "S") => format!("(SELECT last_value || ' ' || is_called FROM {relation})"),
             (None, _) => format!("(SELECT {written} FROM {relation})"),
         };
