@@ -14,14 +14,19 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+# How every planted word begins: where none of its forms is, no word is.
+MARK = "zqsecret"
 # Letters and digits of a planted word: no chance of another's.
 WORD_LENGTH = 20
+# What is left in /tmp by a program is small; the homes of other proofs are not.
+LEFT_BYTES_MAX = 1 << 20
 
 
 def word(kind):
-    """Returns a fresh word; it begins with letters of its own, so that a person sees what a finding is."""
+    """Returns a fresh word; its letters after the mark tell a person what it was planted as."""
     letters = string.ascii_letters + string.digits
-    return f"zq{kind[:4]}" + "".join(random.SystemRandom().choice(letters) for _ in range(WORD_LENGTH))
+    kind = "".join(c for c in kind if c in letters)[:6]
+    return MARK + kind + "".join(random.SystemRandom().choice(letters) for _ in range(WORD_LENGTH))
 
 
 def forms(planted):
@@ -30,10 +35,14 @@ def forms(planted):
     found = {"plain": [raw], "hex": [raw.hex().encode(), raw.hex().upper().encode()]}
     # Of an encoding at another alignment the ends depend on what stands beside; the middle does not.
     middles = [base64.b64encode(b"\0" * shift + raw)[(0, 4, 4)[shift]:] for shift in range(3)]
-    found["base64"] = [middle[:24] for middle in middles]
+    whole = [(len(raw) // 3, (len(raw) - 2) // 3, (len(raw) - 1) // 3)[shift] * 4 for shift in range(3)]
+    found["base64"] = [middle[:length] for middle, length in zip(middles, whole)]
     found["base64url"] = [middle.translate(bytes.maketrans(b"+/", b"-_")) for middle in found["base64"]]
     found["UTF-16"] = [planted.encode("utf-16-le")]
     return found
+
+
+MARKS = [pattern for patterns in forms(MARK).values() for pattern in patterns]
 
 
 class Scan:
@@ -41,6 +50,8 @@ class Scan:
 
     def __init__(self):
         self.planted = {}
+        # Secrets that the program has made have no mark.
+        self.unmarked = set()
         self.looked = {}
         self.found = []
 
@@ -53,13 +64,15 @@ class Scan:
     def know(self, kind, secret):
         """Looks for a secret that the program has made itself."""
         self.planted.setdefault(kind, []).append(secret)
+        self.unmarked.add(kind)
 
     def look(self, place, name, content, but=()):
         """Looks through one content; kinds in `but` may be in it."""
         self.looked[place] = self.looked.get(place, 0) + 1
         hits = []
+        marked = any(mark in content for mark in MARKS)
         for kind, words in self.planted.items():
-            if kind in but:
+            if kind in but or not (marked or kind in self.unmarked):
                 continue
             for planted in words:
                 for form, patterns in forms(planted).items():
@@ -69,6 +82,20 @@ class Scan:
                         hits.append((kind, place, name, form, around))
         self.found += hits
         return hits
+
+    def look_at_what_is_left(self, place, path, depth=2):
+        """Looks through a file or folder that was not there before; what is big, or deep, is not a program's left-over."""
+        if path.is_symlink():
+            return
+        if path.is_dir():
+            try:
+                inside = list(path.iterdir()) if depth else []
+            except OSError:
+                inside = []
+            for entry in inside:
+                self.look_at_what_is_left(place, entry, depth - 1)
+        elif path.is_file() and path.stat().st_size <= LEFT_BYTES_MAX:
+            self.look(place, str(path), str(path).encode() + b"\n" + path.read_bytes())
 
     def look_at_files(self, place, folder, leave_out=lambda path: False, but=()):
         for directory, _, names in os.walk(folder):
@@ -120,7 +147,7 @@ class Sampler:
     def run(self):
         while not self.stopping.is_set():
             self.sample()
-            self.stopping.wait(0.05)
+            self.stopping.wait(0.2)
 
     def sample(self):
         self.samples += 1
@@ -131,7 +158,7 @@ class Sampler:
                 self.lines.add((entry / "cmdline").read_bytes())
             except (OSError, ValueError, IndexError):
                 continue
-        server = self.home.postmaster()
+        server = self.home.postmaster() if self.home.cluster else None
         for pid in list(parents):
             above, known = pid, []
             while above in parents and above not in mine and above != server and above > 1:
