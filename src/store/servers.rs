@@ -44,6 +44,7 @@ impl Store {
         }
         self.pass("open").await?;
         let mut session = self.sessions.dedicated().await.map_err(|error| error.of_profile(&self.profile))?;
+        self.end_strangers(&session).await?;
         migrate::migrate(&mut session).await.map_err(|error| error.of_profile(&self.profile))?;
         let number = self.register(&session).await?;
         self.number.store(number, Ordering::SeqCst);
@@ -101,11 +102,42 @@ impl Store {
             return Ok(());
         }
         let number = self.number()?;
-        self.session("heartbeat")
-            .await?
+        let session = self.session("heartbeat").await?;
+        self.end_strangers(&session).await?;
+        session
             .execute("update pgsandbox.servers set heartbeat_at = now() where number = $1", &[&number])
             .await
             .map_err(self.typed("say that this server lives"))?;
+        Ok(())
+    }
+
+    /// Ends sessions that hold advisory locks of this program's and have no business in its database: a sandbox's role
+    /// that was let in there, as PUBLIC is on a server whose operator has not said otherwise. Anybody who may log in to a
+    /// database may take any such lock in it, and would keep everybody from making sandboxes.
+    async fn end_strangers(&self, session: &StoreSession) -> Result<(), StoreError> {
+        let ended = session
+            .query(
+                "select a.usename::text, pg_catalog.pg_terminate_backend(a.pid) from pg_catalog.pg_stat_activity a
+                 join pg_catalog.pg_roles r on r.oid = a.usesysid
+                 where not r.rolsuper and r.rolname <> current_user
+                   and pg_catalog.pg_has_role(current_user, r.oid, 'USAGE')
+                   and not pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')
+                   and exists (
+                     select from pg_catalog.pg_locks l join pg_catalog.pg_database d on d.oid = l.database
+                     where l.pid = a.pid and l.locktype = 'advisory' and d.datname = pg_catalog.current_database()
+                       and (pg_catalog.starts_with(r.rolname, $1 || '_') or exists (
+                         select from pg_catalog.pg_locks w join pg_catalog.pg_stat_activity o on o.pid = w.pid
+                         where not w.granted and w.locktype = l.locktype and w.database = l.database
+                           and (w.classid, w.objid, w.objsubid) = (l.classid, l.objid, l.objsubid)
+                           and o.usename = current_user)))",
+                &[&self.prefix],
+            )
+            .await
+            .map_err(self.typed("end sessions of strangers"))?;
+        for row in ended {
+            let role: String = row.get(0);
+            tracing::warn!(profile = self.profile, role, "a session that held locks of the metadata was ended");
+        }
         Ok(())
     }
 

@@ -34,10 +34,12 @@ use export::Counts;
 use stderr::StderrLog;
 
 /// What is logged unless `PGSANDBOX_LOG` says otherwise.
-pub const LOG_FILTER_DEFAULT: &str = "info,rmcp=warn,tokio_postgres=warn";
+pub const LOG_FILTER_DEFAULT: &str = "info,rmcp=error,tokio_postgres=warn";
 /// Libraries that print requests, SQL or headers when they are asked to be talkative.
 const QUIET: [&str; 8] =
     ["rmcp", "tokio_postgres", "hyper", "hyper_util", "h2", "rustls", "sqlparser", "opentelemetry"];
+/// The one whose warnings quote what a peer has sent: an answer that was an error, for instance, as it went out.
+const QUOTING: &str = "rmcp";
 /// The crate's own targets, the only ones that are exported.
 const OWN: &str = "pgsandbox";
 
@@ -219,7 +221,12 @@ fn may_be_logged(metadata: &Metadata<'_>) -> bool {
     if within_request {
         return false;
     }
-    *metadata.level() <= LevelFilter::WARN || !QUIET.iter().any(|library| is_within(metadata.target(), library))
+    let loudest = match metadata.target() {
+        target if is_within(target, QUOTING) => LevelFilter::ERROR,
+        target if QUIET.iter().any(|library| is_within(target, library)) => LevelFilter::WARN,
+        _ => LevelFilter::TRACE,
+    };
+    *metadata.level() <= loudest
 }
 
 /// Only spans: an event's text may say more than a trace should keep.

@@ -65,6 +65,12 @@ pub(crate) fn clusters() -> Vec<&'static Cluster> {
     std::iter::once(cluster()).chain(eighteen.as_ref()).collect()
 }
 
+/// Starts a cluster of each major there is to test with, that no other test uses.
+pub(crate) fn own_clusters() -> Vec<Cluster> {
+    let eighteen = std::env::var_os("PGSANDBOX_TEST_POSTGRES_18_BIN_DIR");
+    std::iter::once(installation()).chain(eighteen.map(|dir| examine(dir.into()))).map(|found| start(&found)).collect()
+}
+
 /// Returns the machine's own server.
 pub(crate) fn installation() -> Installation {
     match std::env::var_os("PGSANDBOX_TEST_POSTGRES_BIN_DIR") {

@@ -16,6 +16,7 @@ mod cases;
 mod config;
 mod crash;
 mod engine;
+mod escapes;
 mod harness;
 mod hostile;
 mod labelled;

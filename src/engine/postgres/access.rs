@@ -146,7 +146,7 @@ pub(super) async fn set_expiry(
 
 /// Takes the owner's login away and ends its sessions, or gives the login back.
 ///
-/// The reader keeps its login: it can write nothing, and read-only calls go on.
+/// The reader keeps its login: it can write to no table, and read-only calls go on.
 pub(super) async fn set_login(
     server: &Arc<PostgresServer>,
     spec: &SandboxSpec,
