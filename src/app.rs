@@ -93,6 +93,27 @@ enum StartError {
     Twice,
 }
 
+impl StartError {
+    /// Says what happened, why, and what to do: nobody but the person who starts the program reads it.
+    fn in_full(self) -> String {
+        let mut text = self.to_string();
+        let failure: Failure = match self {
+            Self::StateDir(error) => error.into(),
+            Self::Secret(error) => error.into(),
+            Self::Book(error) => error.into(),
+            Self::Failure(failure) => failure,
+            Self::Config(_) | Self::Telemetry(_) | Self::Url(_) | Self::Io(_) | Self::Twice => return text,
+        };
+        if let Some(cause) = failure.audit {
+            text.push_str(&format!(": {cause}"));
+        }
+        if let Some(hint) = failure.hint {
+            text.push_str(&format!("\nhint: {hint}"));
+        }
+        text
+    }
+}
+
 /// Runs the program: reads the configuration, builds every part, does `work`, and ends in order.
 pub fn main<F, W>(lifetime: Lifetime, work: F) -> ExitCode
 where
@@ -103,7 +124,7 @@ where
         Ok(code) => code,
         Err(error) => {
             // Standard output belongs to the protocol; a reader of standard error that left is no fault of ours.
-            drop(writeln!(io::stderr(), "error: {error}"));
+            drop(writeln!(io::stderr(), "error: {}", error.in_full()));
             ExitCode::from(2)
         }
     }

@@ -194,7 +194,13 @@ pub(super) fn is_held(path: &Path) -> io::Result<bool> {
 /// Makes a directory that only its owner may look into, and says if an existing one is open to others.
 pub(super) fn private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let mode = fs::metadata(path)?.permissions().mode();
+    let found = fs::metadata(path)?;
+    let me = rustix::process::geteuid().as_raw();
+    if found.uid() != me {
+        let text = format!("it belongs to user {}, not to user {me}; give it back by `chown`", found.uid());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    let mode = found.permissions().mode();
     if mode & 0o077 != 0 {
         let text = format!("its mode {:03o} lets others in; `chmod 700` it", mode & 0o777);
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));

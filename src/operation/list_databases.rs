@@ -62,11 +62,14 @@ pub(super) struct FailedProfile {
     profile: String,
     code: String,
     message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
 }
 
 impl From<ProfileFailure> for FailedProfile {
     fn from(failed: ProfileFailure) -> Self {
-        Self { profile: failed.profile, code: failed.failure.code.as_str().to_owned(), message: failed.failure.message }
+        let ProfileFailure { profile, failure } = failed;
+        Self { profile, code: failure.code.as_str().to_owned(), message: failure.message, hint: failure.hint }
     }
 }
 

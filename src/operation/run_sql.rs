@@ -190,9 +190,14 @@ impl Operation for RunSql {
         let input = permit.input();
         let work = Work::new(input, &script, &call.database)?;
         let access = if input.read_only() { CredentialAccess::ReadOnly } else { CredentialAccess::Owner };
-        let mut session = call.core.session(&permit, id, access).await?;
-        let handle = session.cancel_handle();
         let started = Instant::now();
+        let session = call.core.session(&permit, id, access);
+        let mut session = tokio::time::timeout_at(started + work.timeout, session).await.map_err(|_| {
+            let ms = work.timeout.as_millis();
+            Failure::new(Code::CommandTimeout, format!("no session with the sandbox could be had within {ms} ms"))
+                .hint("nothing was run; call again later, or with more time")
+        })??;
+        let handle = session.cancel_handle();
         let outcome = {
             let running = async {
                 let outcome = work.run(&mut session, started).await;

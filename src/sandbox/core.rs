@@ -215,6 +215,7 @@ impl Core {
             };
             match found {
                 Ok(Some(sandbox)) if !matches!(sandbox.state, State::Deleted | State::Failed) => {
+                    profile.check_engine(&sandbox)?;
                     return Ok((Arc::clone(profile), sandbox));
                 }
                 Ok(_) => {}

@@ -4,6 +4,7 @@
 //! Time is the database's clock. Whoever writes for a plan must hold it: the epoch of the holder fences off one
 //! that was paused and lost it. Nothing here touches a sandbox or knows what one is made of.
 
+mod damage;
 mod error;
 mod failpoint;
 mod logins;
@@ -20,6 +21,7 @@ use std::sync::atomic::AtomicI32;
 
 use tokio::sync::Mutex;
 
+pub use damage::Damage;
 pub use error::StoreError;
 pub use failpoint::{FailPoints, Inert, Point};
 pub use logins::LoginTurn;
@@ -41,7 +43,7 @@ pub struct Store {
     /// Our number among the servers on this metadata; 0 until the store is open.
     number: AtomicI32,
     /// The session whose lock says that we live.
-    presence: Mutex<Option<StoreSession>>,
+    presence: Mutex<Option<Arc<StoreSession>>>,
 }
 
 impl fmt::Debug for Store {

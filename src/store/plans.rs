@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::record::{self, SANDBOX_COLUMNS, SANDBOX_COLUMNS_COUNT as MORE};
+use super::record::{self, SANDBOX_COLUMNS, SANDBOX_COLUMNS_COUNT as MORE, SOUND};
 use super::servers::holder_lives;
 use super::{Held, Mark, PlanKind, Sandbox, Store, StoreError};
 use crate::model::{PlanId, RequestId, SandboxId};
@@ -205,11 +205,36 @@ impl Store {
         let mut sandbox = record::sandbox(&self.profile, &row)?;
         let held = match sandbox.state {
             super::State::Deleted | super::State::Failed => return Ok(BeginDelete::Gone),
-            super::State::Creating => return Ok(BeginDelete::Creating(sandbox)),
+            super::State::Creating if has_open_plan(&transaction, id, &typed).await? => {
+                return Ok(BeginDelete::Creating(sandbox));
+            }
             super::State::Ready if only_expired && !sandbox.expired() => {
                 return Ok(BeginDelete::NotExpired(sandbox));
             }
-            super::State::Ready => {
+            super::State::Deleting if has_open_plan(&transaction, id, &typed).await? => {
+                let sql = format!(
+                    "update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now()
+                     where p.sandbox_id = $1 and p.state in ('running', 'undoing') and {}
+                     returning p.id, p.kind, p.epoch",
+                    free("$2", "$3")
+                );
+                let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
+                let row = transaction.query_opt(&sql, &[&Uuid::from(id), &me, &running]).await.map_err(&typed)?;
+                let Some(row) = row else { return Ok(BeginDelete::Theirs(sandbox)) };
+                let (plan, kind, epoch): (Uuid, String, i64) = (row.get(0), row.get(1), row.get(2));
+                Held { plan: plan.into(), sandbox: id, kind: PlanKind::parse(&kind)?, holder: me, epoch }
+            }
+            // Being made or removed without a plan is nothing that this program leaves, nor is ready with one: somebody
+            // has edited the row. What is asked for here is that it goes.
+            super::State::Ready | super::State::Creating | super::State::Deleting => {
+                transaction
+                    .execute(
+                        "update pgsandbox.plans set state = 'undone', holder = null, epoch = epoch + 1
+                         where sandbox_id = $1 and state in ('running', 'undoing')",
+                        &[&Uuid::from(id)],
+                    )
+                    .await
+                    .map_err(&typed)?;
                 transaction
                     .execute("update pgsandbox.sandboxes set state = 'deleting' where id = $1", &[&Uuid::from(id)])
                     .await
@@ -223,19 +248,6 @@ impl Store {
                     .await
                     .map_err(&typed)?;
                 Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1 }
-            }
-            super::State::Deleting => {
-                let sql = format!(
-                    "update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now()
-                     where p.sandbox_id = $1 and p.state in ('running', 'undoing') and {}
-                     returning p.id, p.kind, p.epoch",
-                    free("$2", "$3")
-                );
-                let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
-                let row = transaction.query_opt(&sql, &[&Uuid::from(id), &me, &running]).await.map_err(&typed)?;
-                let Some(row) = row else { return Ok(BeginDelete::Theirs(sandbox)) };
-                let (plan, kind, epoch): (Uuid, String, i64) = (row.get(0), row.get(1), row.get(2));
-                Held { plan: plan.into(), sandbox: id, kind: PlanKind::parse(&kind)?, holder: me, epoch }
             }
         };
         self.pass("begin-delete-commit").await?;
@@ -276,7 +288,7 @@ impl Store {
         let sql = format!(
             "with due as (
                  select p.id from pgsandbox.plans p join pgsandbox.sandboxes b on b.id = p.sandbox_id
-                 where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {}
+                 where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {} and {SOUND}
                  order by p.next_attempt_at, p.created_at limit $4 for update of p skip locked),
              p as (update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now() from due where p.id = due.id
                    returning p.id, p.sandbox_id, p.kind, p.epoch, p.attempts, p.created_at)
@@ -311,7 +323,7 @@ impl Store {
         let sql = format!(
             "select {SANDBOX_COLUMNS}, coalesce(p.last_error, '') from pgsandbox.plans p
              join pgsandbox.sandboxes b on b.id = p.sandbox_id
-             where b.prefix = $1 and p.state in ('running', 'undoing') and p.attempts >= $2
+             where b.prefix = $1 and p.state in ('running', 'undoing') and p.attempts >= $2 and {SOUND}
              order by p.created_at limit $3"
         );
         let rows = self
@@ -322,6 +334,15 @@ impl Store {
             .map_err(self.typed("list stuck removals"))?;
         rows.iter().map(|row| Ok((record::sandbox(&self.profile, row)?, row.get(MORE)))).collect()
     }
+}
+
+async fn has_open_plan(
+    transaction: &tokio_postgres::Transaction<'_>,
+    id: SandboxId,
+    typed: &impl Fn(tokio_postgres::Error) -> StoreError,
+) -> Result<bool, StoreError> {
+    let sql = "select exists (select from pgsandbox.plans where sandbox_id = $1 and state in ('running', 'undoing'))";
+    Ok(transaction.query_one(sql, &[&Uuid::from(id)]).await.map_err(typed)?.get(0))
 }
 
 /// A condition that holds while nobody works on plan `p`; takes our number and the array of plans we work on.

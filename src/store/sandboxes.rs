@@ -8,7 +8,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::record::{self, SANDBOX_COLUMNS};
+use super::record::{self, SANDBOX_COLUMNS, SOUND};
 use super::{
     ByteLimits, Held, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store,
     StoreError,
@@ -321,7 +321,7 @@ impl Store {
     pub async fn list(&self, query: &ListQuery) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state in ('creating', 'ready')
+             where b.prefix = $1 and b.state in ('creating', 'ready') and {SOUND}
                and ($2::text is null or b.owner = $2) and ($3::text is null or b.group_owner = $3)
                and b.labels @> $4 and ($5 or b.expires_at > now())
                and ($6::bigint is null or (b.created_at, b.id) > (to_timestamp($6::bigint / 1000.0), $7::uuid))
@@ -358,7 +358,7 @@ impl Store {
     pub async fn expired(&self, query: &ListQuery) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state = 'ready' and b.expires_at <= now()
+             where b.prefix = $1 and b.state = 'ready' and b.expires_at <= now() and {SOUND}
                and ($2::text is null or b.owner = $2) and ($3::text is null or b.group_owner = $3)
                and b.labels @> $4
                and ($5::bigint is null or (b.expires_at, b.id) > (to_timestamp($5::bigint / 1000.0), $6::uuid))
@@ -478,7 +478,7 @@ impl Store {
     pub async fn unmeasured(&self, age_seconds: i32, limit: i64) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state = 'ready'
+             where b.prefix = $1 and b.state = 'ready' and {SOUND}
                and (b.measured_at is null or b.measured_at < now() - make_interval(secs => $2::integer))
              order by b.measured_at nulls first, b.created_at limit $3"
         );
@@ -514,7 +514,7 @@ impl Store {
     /// Fails if the metadata cannot be read.
     pub async fn bearing(&self, names: &[String]) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
-            "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.prefix = $1
+            "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.prefix = $1 and {SOUND}
              and (b.database_name = any($2) or b.owner_role = any($2) or b.readonly_role = any($2))"
         );
         let rows = self

@@ -3,10 +3,12 @@
 //! A server lives while a session of its own holds the advisory lock of its number *and* its heartbeat is fresh:
 //! the lock is gone the moment a server is killed, the heartbeat grows old when it hangs.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Store, StoreError, StoreSession, migrate};
+use crate::model::Timestamp;
 
 /// How often a server says that it lives.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
@@ -14,6 +16,8 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) const LEASE_SECONDS: i32 = 60;
 /// The first half of the lock's key: `PGSB`.
 pub(super) const PRESENCE_CLASS: i32 = 0x5047_5342;
+/// How long a server that ends waits to be taken off the list.
+const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// How long the row of a removed sandbox is kept: what is left of it by then was not left by this program.
 const ENDED_KEPT_DAYS: i32 = 30;
 /// Servers that held nothing and were silent this long are forgotten.
@@ -48,8 +52,28 @@ impl Store {
         migrate::migrate(&mut session).await.map_err(|error| error.of_profile(&self.profile))?;
         let number = self.register(&session).await?;
         self.number.store(number, Ordering::SeqCst);
-        *presence = Some(session);
+        *presence = Some(Arc::new(session));
         Ok(())
+    }
+
+    /// Returns the server's clock.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn clock(&self) -> Result<Timestamp, StoreError> {
+        let session = self.session("clock").await?;
+        let sql = "select (extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint";
+        let row = session.query_one(sql, &[]).await.map_err(self.typed("read the server's clock"))?;
+        Ok(Timestamp::from_unix_ms(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default()))
+    }
+
+    /// Looks at the schema without migrating it or registering this server. Returns whether it can be read as it is.
+    ///
+    /// # Errors
+    /// Fails if the database cannot be reached, or its schema is not one to be used.
+    pub async fn look(&self) -> Result<bool, StoreError> {
+        let session = self.session("look").await?;
+        migrate::look(&session).await.map_err(|error| error.of_profile(&self.profile))
     }
 
     /// Returns whether the store was opened and its session still stands.
@@ -98,12 +122,13 @@ impl Store {
     /// # Errors
     /// Fails if the metadata cannot be written.
     pub async fn heartbeat(&self) -> Result<(), StoreError> {
-        if !self.is_open().await {
-            return Ok(());
-        }
+        let presence = self.presence.lock().await.clone();
+        let Some(session) = presence.filter(|session| !session.is_closed()) else { return Ok(()) };
         let number = self.number()?;
-        let session = self.session("heartbeat").await?;
+        self.pass("heartbeat").await?;
         self.end_strangers(&session).await?;
+        // On the session that holds the lock: if only our end still believes in it, the lock is gone, and it is this that
+        // finds out.
         session
             .execute("update pgsandbox.servers set heartbeat_at = now() where number = $1", &[&number])
             .await
@@ -148,11 +173,13 @@ impl Store {
     pub async fn leave(&self) -> Result<(), StoreError> {
         let Some(session) = self.presence.lock().await.take() else { return Ok(()) };
         let number = self.number.swap(0, Ordering::SeqCst);
-        session
-            .execute("delete from pgsandbox.servers where number = $1", &[&number])
-            .await
-            .map_err(self.typed("take this server off the list"))?;
-        Ok(())
+        let sql = "delete from pgsandbox.servers where number = $1";
+        match tokio::time::timeout(LEAVE_WAIT, session.execute(sql, &[&number])).await {
+            Ok(left) => left.map(drop).map_err(self.typed("take this server off the list")),
+            Err(_) => {
+                Err(StoreError::Unreachable { profile: self.profile.clone(), detail: "no answer in time".to_owned() })
+            }
+        }
     }
 
     /// Forgets what no longer matters: old keys, rows of long removed sandboxes, dead servers, lines of ended plans.

@@ -31,6 +31,7 @@ mod policies;
 mod program;
 mod scenarios;
 mod sql;
+mod states;
 mod surface;
 mod toy_engine;
 mod wire;

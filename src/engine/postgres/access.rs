@@ -5,9 +5,10 @@
 //! whose login was taken away is never given it back here.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
-use super::server::{PostgresServer, Reach};
+use super::admin::{AdminSession, CONNECTIONS_USED_UP, Login, LoginError, ident, literal, refused};
+use super::server::{PostgresServer, ROOM_POLL, ROOM_WAIT, Reach};
 use super::steps::{Work, is_contention, login_options};
 use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, startup};
 use crate::engine::{EngineError, SandboxSpec};
@@ -15,6 +16,9 @@ use crate::model::{Code, CredentialAccess, Failure, Secret, Timestamp};
 
 /// How often a change is tried against sessions of the sandbox that hold the row.
 const ATTEMPTS_MAX: u32 = 12;
+
+/// How long the server may take for a statement that reads a sandbox's catalogue: longer than its own timer lets it.
+const CATALOGUE_ANSWER: Duration = Duration::from_secs(130);
 
 /// Returns the role and password of one kind of access.
 pub(super) fn credentials(spec: &SandboxSpec, access: CredentialAccess) -> Credentials {
@@ -58,7 +62,7 @@ pub(super) async fn catalogue_session(
         Ok(session) => return Ok(session),
         Err(error) => error,
     };
-    let reach = if failed.is_unreachable() {
+    let reach = if failed.is_unreachable() && !failed.is_silence() {
         server.reconnect().await?
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
@@ -66,8 +70,30 @@ pub(super) async fn catalogue_session(
     } else {
         return Err(failed.within(&server.settings().profile, &credentials.user));
     };
-    let again = log_in(&reach, &credentials, &spec.names.database, major).await;
-    again.map_err(|e| e.within(&server.settings().profile, &credentials.user))
+    log_in_with_room(&reach, &credentials, &spec.names.database, major)
+        .await
+        .map_err(|e| e.within(&server.settings().profile, &credentials.user))
+}
+
+/// Logs in as a sandbox's role once there is room for one more session.
+pub(super) async fn log_in_with_room(
+    reach: &Reach,
+    credentials: &Credentials,
+    database: &str,
+    major: u16,
+) -> Result<AdminSession, LoginError> {
+    let until = Instant::now() + ROOM_WAIT;
+    loop {
+        match log_in(reach, credentials, database, major).await {
+            Err(error) if lacks_room(&error, until) => tokio::time::sleep(ROOM_POLL).await,
+            other => return other,
+        }
+    }
+}
+
+/// Returns whether it is to be tried again, since there may be room for one more session before `until`.
+fn lacks_room(error: &LoginError, until: Instant) -> bool {
+    error.sqlstate() == Some(CONNECTIONS_USED_UP) && Instant::now() < until
 }
 
 /// Logs in as a sandbox's role, to any database.
@@ -77,7 +103,8 @@ pub(super) async fn log_in(
     database: &str,
     major: u16,
 ) -> Result<AdminSession, LoginError> {
-    let login = Login { endpoint: &reach.endpoint, credentials, database, timeout: reach.connect_timeout };
+    let timeout = reach.connect_timeout;
+    let login = Login { endpoint: &reach.endpoint, credentials, database, timeout, answer: CATALOGUE_ANSWER };
     AdminSession::open(&login, Some(major)).await
 }
 
@@ -260,7 +287,7 @@ pub(super) async fn caller_session(
         Ok(session) => return Ok(session),
         Err(error) => login_error(error),
     };
-    let reach = if failed.is_unreachable() {
+    let reach = if failed.is_unreachable() && !failed.is_silence() {
         server.reconnect().await?
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
@@ -268,8 +295,13 @@ pub(super) async fn caller_session(
     } else {
         return Err(failed.within(profile, role_and_password(spec, access).0));
     };
-    let again = SandboxSession::connect(&target(&reach)).await;
-    again.map_err(|error| login_error(error).within(profile, role_and_password(spec, access).0))
+    let until = Instant::now() + ROOM_WAIT;
+    loop {
+        match SandboxSession::connect(&target(&reach)).await.map_err(login_error) {
+            Err(error) if lacks_room(&error, until) => tokio::time::sleep(ROOM_POLL).await,
+            other => return other.map_err(|error| error.within(profile, role_and_password(spec, access).0)),
+        }
+    }
 }
 
 /// Sorts a failed login of the wire's.

@@ -13,11 +13,15 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::startup::{self, APPLICATION_NAME, Purpose};
+use super::watch::{Patience, Watched};
 use super::{Credentials, Endpoint, NetError, net};
-use crate::engine::EngineError;
+use crate::engine::{EngineError, server_condition};
 
 /// The oldest major whose settings every supported server knows; used until a server has said its version.
 pub(super) const MAJOR_MIN: u16 = 13;
+
+/// Postgres' code for a server, database or role that has as many sessions as it may have.
+pub(super) const CONNECTIONS_USED_UP: &str = "53300";
 
 /// A database on a server, and as whom to log in to it.
 #[derive(Clone, Debug)]
@@ -26,12 +30,15 @@ pub(super) struct Login<'a> {
     pub(super) credentials: &'a Credentials,
     pub(super) database: &'a str,
     pub(super) timeout: Duration,
+    /// How long the server may take to answer a statement, once logged in.
+    pub(super) answer: Duration,
 }
 
 /// A session of ours, never for a caller's SQL.
 pub struct AdminSession {
     client: Client,
     major: u16,
+    patience: Patience,
 }
 
 /// Why a session could not be opened. Holds no secret.
@@ -75,12 +82,28 @@ impl LoginError {
         }
     }
 
+    /// Returns whether somebody is there who says nothing.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Net(NetError::Timeout(_)))
+    }
+
     /// Returns the error with the profile and role it concerns.
     pub(super) fn within(self, profile: &str, user: &str) -> EngineError {
         if self.is_unreachable() {
             return EngineError::Unreachable { profile: profile.to_owned(), detail: self.to_string() };
         }
         match self {
+            Self::Refused { sqlstate, .. } if sqlstate == CONNECTIONS_USED_UP => {
+                EngineError::Full { profile: profile.to_owned() }
+            }
+            // The server is there, and not in a state to let anybody in: for want of disk, for instance.
+            Self::Refused { sqlstate, message }
+                if server_condition(&sqlstate).is_none()
+                    && ["XX", "57", "58"].iter().any(|c| sqlstate.starts_with(c)) =>
+            {
+                let detail = format!("{message} (SQLSTATE {sqlstate})");
+                EngineError::Unreachable { profile: profile.to_owned(), detail }
+            }
             Self::Refused { sqlstate, message } if !sqlstate.starts_with("28") => {
                 EngineError::Refused { action: "open a session", sqlstate, detail: message }
             }
@@ -120,6 +143,8 @@ impl AdminSession {
         if let Some(password) = &login.credentials.password {
             config.password(password.expose());
         }
+        let patience = Patience::new(login.answer);
+        let stream = Watched::new(stream, patience.clone());
         let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(|e| login_error(&e))?;
         let version = connection.parameter("server_version").unwrap_or_default();
         let major = major_of(version).ok_or_else(|| {
@@ -130,7 +155,12 @@ impl AdminSession {
                 tracing::debug!(error = %Chain(&error), "an admin connection ended");
             }
         });
-        Ok(Self { client, major })
+        Ok(Self { client, major, patience })
+    }
+
+    /// Says how long the server may take to answer from now on; after that the session is closed.
+    pub(super) fn answers_within(&self, answer: Duration) {
+        self.patience.set(answer);
     }
 
     /// Returns the server's major version.

@@ -25,6 +25,16 @@ const IDLE_SESSIONS_MAX: usize = 2;
 const SESSION_WAIT: Duration = Duration::from_secs(30);
 /// A kept session that has been idle for longer is asked for a sign of life first.
 const TRUSTED_IDLE: Duration = Duration::from_millis(250);
+/// How long a kept session may take to give a sign of life.
+const SIGN_OF_LIFE_WAIT: Duration = Duration::from_secs(5);
+/// How long the server may take for a statement on the metadata: longer than it waits for a lock.
+const METADATA_ANSWER: Duration = Duration::from_secs(25);
+/// How long the server may take for any other statement of ours: longer than its own timer lets it.
+const ANSWER: Duration = Duration::from_secs(130);
+/// How long a session is tried for on a server that has as many as it may have.
+pub(super) const ROOM_WAIT: Duration = Duration::from_secs(10);
+/// How often it is tried.
+pub(super) const ROOM_POLL: Duration = Duration::from_millis(100);
 /// The first major without the settings this program relies on, and the last one it was tried with.
 const MAJORS: std::ops::RangeInclusive<u16> = 13..=18;
 
@@ -75,8 +85,9 @@ pub struct PostgresServer {
     settings: PostgresSettings,
     managed: Option<ManagedCluster>,
     slots: Arc<Semaphore>,
-    /// Held while the server is looked for, so that it is looked for once.
-    finding: tokio::sync::Mutex<()>,
+    /// Held while the server is looked for, so that it is looked for once. Keeps the last failure and when it came: who
+    /// has waited for a search that failed does not wait for another.
+    finding: tokio::sync::Mutex<Option<(Instant, EngineError)>>,
     state: Mutex<State>,
 }
 
@@ -135,7 +146,7 @@ impl PostgresServer {
     /// Fails when the server cannot be reached (or started), or does not accept the admin.
     pub async fn metadata_session(self: &Arc<Self>) -> Result<PooledSession, EngineError> {
         let database = self.metadata_database().await?;
-        self.pooled(database).await
+        self.pooled(database, METADATA_ANSWER).await
     }
 
     /// Opens a session in the database that holds the metadata schema, which is closed when dropped: what it holds,
@@ -145,7 +156,9 @@ impl PostgresServer {
     /// Fails when the server cannot be reached (or started), or does not accept the admin.
     pub async fn dedicated_metadata_session(self: &Arc<Self>) -> Result<AdminSession, EngineError> {
         let database = self.metadata_database().await?;
-        self.open(&database).await
+        let session = self.open(&database).await?;
+        session.answers_within(METADATA_ANSWER);
+        Ok(session)
     }
 
     /// Opens or reuses a session in the admin's own database.
@@ -154,7 +167,7 @@ impl PostgresServer {
     /// Fails when the server cannot be reached (or started), or does not accept the admin.
     pub async fn admin_session(self: &Arc<Self>) -> Result<PooledSession, EngineError> {
         let database = self.reach().await?.database;
-        self.pooled(database).await
+        self.pooled(database, ANSWER).await
     }
 
     /// Returns the name of the database that holds the metadata schema.
@@ -199,10 +212,20 @@ impl PostgresServer {
 
     /// Finds out anew how the server is reached, starting it if it is managed.
     async fn find(&self) -> Result<Reach, EngineError> {
-        let _finding = self.finding.lock().await;
+        let asked = Instant::now();
+        let mut last = self.finding.lock().await;
         if let Some(reach) = self.state().reach.clone() {
             return Ok(reach);
         }
+        if let Some((_, error)) = last.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(error.clone());
+        }
+        let found = self.search().await;
+        *last = found.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        found
+    }
+
+    async fn search(&self) -> Result<Reach, EngineError> {
         let reach = match (&self.settings.source, &self.managed) {
             (ServerSource::Managed(_), Some(cluster)) => {
                 let running = cluster.ensure_running().await.map_err(|e| EngineError::Known(Box::new(e.into())))?;
@@ -235,7 +258,7 @@ impl PostgresServer {
         self.find().await
     }
 
-    async fn pooled(self: &Arc<Self>, database: String) -> Result<PooledSession, EngineError> {
+    async fn pooled(self: &Arc<Self>, database: String, answer: Duration) -> Result<PooledSession, EngineError> {
         let slot = tokio::time::timeout(SESSION_WAIT, Arc::clone(&self.slots).acquire_owned()).await;
         let Ok(Ok(slot)) = slot else {
             let what = format!("the admin connection of profile `{}`", self.settings.profile);
@@ -245,6 +268,7 @@ impl PostgresServer {
             Some(session) => session,
             None => self.open(&database).await?,
         };
+        session.answers_within(answer);
         Ok(PooledSession { session: Some(session), database, server: Arc::clone(self), _slot: slot })
     }
 
@@ -255,17 +279,33 @@ impl PostgresServer {
             if session.is_closed() {
                 continue;
             }
-            if since.elapsed() < TRUSTED_IDLE || session.check_connection().await.is_ok() {
+            if since.elapsed() < TRUSTED_IDLE {
                 return Some(session);
+            }
+            match tokio::time::timeout(SIGN_OF_LIFE_WAIT, session.check_connection()).await {
+                Ok(Ok(())) => return Some(session),
+                Ok(Err(_)) => {}
+                // The others would be waited for as long, and in vain.
+                Err(_) => self.state().idle.clear(),
             }
         }
     }
 
-    /// Opens a session; a managed server that does not answer is started first.
+    /// Opens a session; a managed server that is not there is started first, and one that has no room is waited for.
     async fn open(&self, database: &str) -> Result<AdminSession, EngineError> {
+        let until = Instant::now() + ROOM_WAIT;
+        loop {
+            match self.open_once(database).await {
+                Err(EngineError::Full { .. }) if Instant::now() < until => tokio::time::sleep(ROOM_POLL).await,
+                other => return other,
+            }
+        }
+    }
+
+    async fn open_once(&self, database: &str) -> Result<AdminSession, EngineError> {
         let reach = self.reach().await?;
         match self.log_in(&reach, database).await {
-            Err(error) if error.is_unreachable() && self.managed.is_some() => {
+            Err(error) if error.is_unreachable() && !error.is_silence() && self.managed.is_some() => {
                 let reach = self.reconnect().await?;
                 self.log_in(&reach, database).await.map_err(|e| e.within(&self.settings.profile, &reach.admin.user))
             }
@@ -275,8 +315,13 @@ impl PostgresServer {
 
     async fn log_in(&self, reach: &Reach, database: &str) -> Result<AdminSession, LoginError> {
         let major = self.known_info().map(|i| i.major);
-        let login =
-            Login { endpoint: &reach.endpoint, credentials: &reach.admin, database, timeout: reach.connect_timeout };
+        let login = Login {
+            endpoint: &reach.endpoint,
+            credentials: &reach.admin,
+            database,
+            timeout: reach.connect_timeout,
+            answer: ANSWER,
+        };
         AdminSession::open(&login, major).await
     }
 

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 
 use super::{Work, login_options};
 use crate::engine::EngineError;
-use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
+use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 use crate::engine::postgres::{Credentials, access, extensions};
 
 impl Work<'_> {
@@ -185,13 +185,9 @@ impl Work<'_> {
         let reach = self.server.reach().await?;
         let credentials =
             Credentials { user: self.spec.names.owner_role.clone(), password: Some(self.spec.owner_password.clone()) };
-        let login = Login {
-            endpoint: &reach.endpoint,
-            credentials: &credentials,
-            database: &self.spec.names.database,
-            timeout: reach.connect_timeout,
-        };
-        let opened = AdminSession::open(&login, Some(self.info.major)).await;
-        opened.map_err(|e| e.within(self.profile(), &credentials.user))
+        let database = &self.spec.names.database;
+        access::log_in_with_room(&reach, &credentials, database, self.info.major)
+            .await
+            .map_err(|e| e.within(self.profile(), &credentials.user))
     }
 }

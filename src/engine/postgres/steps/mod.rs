@@ -182,6 +182,7 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
         EngineError::Unreachable { .. }
         | EngineError::Auth { .. }
         | EngineError::Busy { .. }
+        | EngineError::Full { .. }
         | EngineError::Unsupported(_)
         | EngineError::Known(_) => false,
     }
