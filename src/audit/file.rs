@@ -333,7 +333,9 @@ mod tests {
     fn a_line_that_is_too_long_is_damage_and_is_not_cut_off() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        let frame = ChainedFile::create(&path).unwrap().link.line("{\"x\":\"\"}").1.len();
+        let mut line = Vec::new();
+        ChainedFile::create(&path).unwrap().link.line("{\"x\":\"\"}", &mut line);
+        let frame = line.len();
         for (bytes, fits) in [(LINE_BYTES_MAX - 1, true), (LINE_BYTES_MAX, true), (LINE_BYTES_MAX + 1, false)] {
             fs::remove_file(&path).unwrap();
             let mut file = ChainedFile::create(&path).unwrap();

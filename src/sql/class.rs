@@ -169,7 +169,8 @@ fn find_query_hazards(words: &Words<'_>) -> Hazards {
         match words.kind(index) {
             Some(TokenKind::OpenParen) => open.push(index > 0 && words.is_any(index - 1, &["AS", "MATERIALIZED"])),
             Some(TokenKind::CloseParen) => {
-                if open.pop() == Some(true) {
+                let was_item = open.pop() == Some(true);
+                if was_item {
                     item_end = Some(index);
                 }
             }
