@@ -148,6 +148,28 @@ async fn to_a_statement(said: BytesMut) -> WireError {
 }
 
 #[tokio::test]
+async fn rows_have_the_columns_that_were_described_before_them() {
+    let complete = joined(&[message(b'C', b"SELECT 1\0"), message(b'Z', b"I")]);
+    let described_again = joined(&[description(), row(b"x"), description(), complete.clone()]);
+    let unannounced = joined(&[message(b'n', b""), message(b'd', b"a\n"), complete]);
+    for (said, expected) in [(described_again, "described twice"), (unannounced, "unannounced")] {
+        let error = to_a_statement(said).await;
+        assert!(error.to_string().contains(expected), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_greeting_with_messages_of_another_length_is_refused() {
+    let start = [authentication(0, b""), message(b'S', b"client_encoding\0UTF8\0")];
+    let start = joined(&[joined(&start), message(b'S', b"standard_conforming_strings\0on\0")]);
+    for (key, ready) in [([0; 8].as_slice(), b"IT".as_slice()), ([0; 4].as_slice(), b"I"), ([0; 12].as_slice(), b"I")] {
+        let said = joined(&[start.clone(), message(b'K', key), message(b'Z', ready)]);
+        let error = at_startup(said).await;
+        assert!(matches!(error, WireError::Protocol(_)), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_statement_that_failed_cannot_succeed_after_all() {
     let failed = message(b'E', b"VERROR\0C42601\0Mno\0\0");
     let complete = message(b'C', b"SELECT 0\0");
