@@ -273,7 +273,7 @@ pub(super) fn configurations(cluster: &Cluster, report: &mut Report) {
         ),
         (
             "a limit that is none",
-            json!({"profiles": [{"name": "a", "managedLocal": true, "maxTtlMinutes": 1e999_f64.to_string()}]}),
+            json!({"profiles": [{"name": "a", "managedLocal": true, "maxTtlMinutes": "1e999"}]}),
         ),
         (
             "a profile of two kinds",
