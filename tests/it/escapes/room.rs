@@ -278,9 +278,8 @@ impl<'a> Room<'a> {
         let after = self.look();
         let found = state::differences(&self.before, &after)
             .into_iter()
-            .filter(|((place, what), _)| {
-                !(inside && *place == self.mine.database) && !effects.iter().any(|e| self.allows(*e, what))
-            })
+            .filter(|((place, _), _)| !inside || *place != self.mine.database)
+            .filter(|((_, what), _)| !effects.iter().any(|effect| self.allows(*effect, what)))
             .map(|((place, what), how)| format!("{place}: {what}: {how}"))
             .collect();
         self.before = after;
