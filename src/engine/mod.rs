@@ -94,6 +94,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns whether this program manages the server itself.
     fn managed(&self) -> bool;
 
+    /// Returns whether the profile's metadata is on the very server that the sandboxes are on, in one write-ahead log.
+    fn keeps_metadata_beside(&self) -> bool {
+        false
+    }
+
     /// Returns the major version, where it is known without starting or asking anything.
     fn known_major(&self) -> Option<u16>;
 
@@ -189,6 +194,12 @@ pub enum EngineError {
         /// The role.
         user: String,
     },
+    /// The server, the database or the role has no connection left.
+    #[error("the server of profile `{profile}` has no connection left")]
+    Crowded {
+        /// The profile's name.
+        profile: String,
+    },
     /// Others use the thing.
     #[error("{what} is in use by {sessions} other sessions")]
     Busy {
@@ -224,6 +235,8 @@ impl From<EngineError> for Failure {
                 .hint("see `pgsandbox doctor`; the call may be repeated once the server answers")
                 .audit(detail),
             EngineError::Auth { .. } => Self::new(Code::PostgresAuthFailed, message),
+            EngineError::Crowded { .. } => Self::new(Code::Busy, message)
+                .hint("call again when others have ended; an operator can raise the server's `max_connections`"),
             EngineError::Busy { .. } => {
                 Self::new(Code::Busy, message).hint("try again when the other sessions have ended")
             }

@@ -190,7 +190,10 @@ impl Operation for RunSql {
         let input = permit.input();
         let work = Work::new(input, &script, &call.database)?;
         let access = if input.read_only() { CredentialAccess::ReadOnly } else { CredentialAccess::Owner };
-        let mut session = call.core.session(&permit, id, access).await?;
+        // It may have to wait for one, and is cancelled like what follows.
+        let lent = call.cancel.run_until_cancelled(call.core.session(&permit, id, access)).await;
+        let mut session =
+            lent.unwrap_or_else(|| Err(Failure::new(Code::Cancelled, "the call was cancelled by the caller")))?;
         let handle = session.cancel_handle();
         let started = Instant::now();
         let outcome = {

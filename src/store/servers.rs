@@ -3,9 +3,11 @@
 //! A server lives while a session of its own holds the advisory lock of its number *and* its heartbeat is fresh:
 //! the lock is gone the moment a server is killed, the heartbeat grows old when it hangs.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::facts::Presence;
 use super::{Store, StoreError, StoreSession, migrate};
 
 /// How often a server says that it lives.
@@ -47,13 +49,18 @@ impl Store {
         migrate::migrate(&mut session).await.map_err(|error| error.of_profile(&self.profile))?;
         let number = self.register(&session).await?;
         self.number.store(number, Ordering::SeqCst);
-        *presence = Some(session);
+        *presence = Some(Arc::new(Presence::new(session)));
         Ok(())
     }
 
     /// Returns whether the store was opened and its session still stands.
     pub async fn is_open(&self) -> bool {
-        self.presence.lock().await.as_ref().is_some_and(|session| !session.is_closed())
+        self.present().await.is_some()
+    }
+
+    /// Returns the session that says that we live, if the store was opened and it still stands.
+    pub(super) async fn present(&self) -> Option<Arc<Presence>> {
+        self.presence.lock().await.as_ref().filter(|session| !session.is_closed()).map(Arc::clone)
     }
 
     /// Registers, or takes our number's lock again after the session was lost.

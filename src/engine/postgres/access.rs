@@ -60,13 +60,21 @@ pub(super) async fn catalogue_session(
     };
     let reach = if failed.is_unreachable() {
         server.reconnect().await?
+    } else if failed.is_crowded() && !is_narrowed(server, spec).await? {
+        reach
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
         reach
     } else {
         return Err(failed.within(&server.settings().profile, &credentials.user));
     };
-    let again = log_in(&reach, &credentials, &spec.names.database, major).await;
+    let login = Login {
+        endpoint: &reach.endpoint,
+        credentials: &credentials,
+        database: &spec.names.database,
+        timeout: reach.connect_timeout,
+    };
+    let again = server.log_in_as(&login, Some(major)).await;
     again.map_err(|e| e.within(&server.settings().profile, &credentials.user))
 }
 
@@ -79,6 +87,23 @@ pub(super) async fn log_in(
 ) -> Result<AdminSession, LoginError> {
     let login = Login { endpoint: &reach.endpoint, credentials, database, timeout: reach.connect_timeout };
     AdminSession::open(&login, Some(major)).await
+}
+
+/// Returns whether the sandbox has limited its own connections further than they were made.
+async fn is_narrowed(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<bool, EngineError> {
+    let names = &spec.names;
+    let made_with = i32::try_from(server.settings().connection_limit).unwrap_or(i32::MAX);
+    let row = server
+        .admin_session()
+        .await?
+        .query_one(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = $1 AND datconnlimit <> -1) \
+             OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname IN ($2, $3) AND rolconnlimit <> $4)",
+            &[&names.database, &names.owner_role, &names.readonly_role, &made_with],
+        )
+        .await
+        .map_err(refused("say what limits the sandbox's connections", &server.settings().profile))?;
+    Ok(row.get(0))
 }
 
 /// Sets passwords, limits and rights as they were made, and notes what it found changed.
@@ -262,6 +287,10 @@ pub(super) async fn caller_session(
     };
     let reach = if failed.is_unreachable() {
         server.reconnect().await?
+    } else if failed.is_crowded() && !is_narrowed(server, spec).await? {
+        // Sessions of ours that do nothing need not be in the way of a caller's.
+        server.trim_idle();
+        return Err(failed.within(profile, role_and_password(spec, access).0));
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
         reach

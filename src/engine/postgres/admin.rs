@@ -75,10 +75,18 @@ impl LoginError {
         }
     }
 
+    /// Returns whether the server, the database or the role has no connection left: too_many_connections.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.sqlstate() == Some("53300")
+    }
+
     /// Returns the error with the profile and role it concerns.
     pub(super) fn within(self, profile: &str, user: &str) -> EngineError {
         if self.is_unreachable() {
             return EngineError::Unreachable { profile: profile.to_owned(), detail: self.to_string() };
+        }
+        if self.is_crowded() {
+            return EngineError::Crowded { profile: profile.to_owned() };
         }
         match self {
             Self::Refused { sqlstate, message } if !sqlstate.starts_with("28") => {
@@ -248,5 +256,6 @@ mod tests {
         assert!(matches!(refused("28P01").within("p", "u"), EngineError::Auth { .. }));
         assert!(matches!(refused("57P03").within("p", "u"), EngineError::Unreachable { .. }));
         assert!(matches!(refused("3D000").within("p", "u"), EngineError::Refused { .. }));
+        assert!(matches!(refused("53300").within("p", "u"), EngineError::Crowded { .. }));
     }
 }
