@@ -94,6 +94,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns whether this program manages the server itself.
     fn managed(&self) -> bool;
 
+    /// Returns whether the profile's metadata is on the very server that the sandboxes are on, in one write-ahead log.
+    fn keeps_metadata_beside(&self) -> bool {
+        false
+    }
+
     /// Returns the major version, where it is known without starting or asking anything.
     fn known_major(&self) -> Option<u16>;
 
@@ -216,6 +221,12 @@ pub enum EngineError {
         /// The role.
         user: String,
     },
+    /// The server, the database or the role has no connection left.
+    #[error("the server of profile `{profile}` has no connection left")]
+    Crowded {
+        /// The profile's name.
+        profile: String,
+    },
     /// Others use the thing.
     #[error("{what} is in use by {sessions} other sessions")]
     Busy {
@@ -223,12 +234,6 @@ pub enum EngineError {
         what: String,
         /// How many sessions use it.
         sessions: u32,
-    },
-    /// The server, or the sandbox, has as many sessions as it may have.
-    #[error("the server of profile `{profile}` takes no more sessions")]
-    Full {
-        /// The profile's name.
-        profile: String,
     },
     /// The server refused a statement of ours.
     #[error("the server refused to {action} (SQLSTATE {sqlstate})")]
@@ -258,13 +263,13 @@ impl From<EngineError> for Failure {
                 .audit(detail),
             EngineError::Auth { .. } => Self::new(Code::PostgresAuthFailed, message)
                 .hint("see the user and the password of the profile, and `pg_hba.conf` of its server"),
-            EngineError::Busy { .. } => {
-                Self::new(Code::Busy, message).hint("try again when the other sessions have ended")
-            }
-            EngineError::Full { .. } => Self::new(Code::Busy, message).hint(
+            EngineError::Crowded { .. } => Self::new(Code::Busy, message).hint(
                 "close sessions that are not needed, those of the sandbox's own clients first, or raise \
                  `max_connections`; then call again",
             ),
+            EngineError::Busy { .. } => {
+                Self::new(Code::Busy, message).hint("try again when the other sessions have ended")
+            }
             EngineError::Refused { sqlstate, detail, .. } => {
                 let (code, hint) = server_condition(&sqlstate)
                     .unwrap_or((Code::Internal, "see the log under the request id, and `pgsandbox doctor`"));

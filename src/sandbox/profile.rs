@@ -95,7 +95,8 @@ impl Profile {
         if settings.default_ttl_minutes == 0 || settings.default_ttl_minutes > settings.max_ttl_minutes {
             return Err(fault(format!("the default life is not between 1 and {} minutes", settings.max_ttl_minutes)));
         }
-        let store = Store::new(name, &settings.prefix, sessions, Arc::clone(&points));
+        let store = Store::new(name, &settings.prefix, sessions, Arc::clone(&points))
+            .journal_beside_sandboxes(engine.keeps_metadata_beside());
         Ok(Self {
             name: name.to_owned(),
             settings,

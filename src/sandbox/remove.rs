@@ -237,6 +237,7 @@ impl Core {
         only_expired: bool,
         barred: impl FnOnce() + Send,
     ) -> Result<Removal, Failure> {
+        self.inner().decided.forget(id);
         let plan = PlanId::fresh();
         let _running = self.enter(plan);
         let begun = profile

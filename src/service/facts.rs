@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::{Code, Context, Decision, Failure, Phase, Principal, RequestId, ServerFacts, Timestamp};
 use crate::operation::{About, Asks, Spec};
 use crate::policy::Set;
-use crate::sandbox::{self, Core, Profile, Sandbox};
+use crate::sandbox::{self, Core, LiveUse, Profile, Resolved, Sandbox};
 use crate::sql::{Reader, Script};
 use crate::telemetry::span;
 
@@ -48,11 +48,12 @@ impl Facts<'_> {
         now: Timestamp,
         script: Option<&Script>,
     ) -> Result<Context, Failure> {
-        let (profile, sandbox) = self.resolve().await?;
+        let (profile, sandbox, counted) = self.resolve(id).await?;
         let group_owner =
             self.asks.group_owner.clone().or_else(|| sandbox.as_ref().and_then(|sandbox| sandbox.group_owner.clone()));
-        let (principal_usage, group_usage) = match &profile {
-            Some(profile) if self.asks.usage => {
+        let (principal_usage, group_usage) = match (&profile, counted) {
+            (_, Some((principal, group))) if self.asks.group_owner.is_none() => (Some(principal), group),
+            (Some(profile), _) if self.asks.usage => {
                 // What a sandbox uses is charged to its owner, who for the caller's own is the caller.
                 let owner = sandbox.as_ref().map_or(&self.principal.owner, |sandbox| &sandbox.owner);
                 let (principal, group) = self.core.usage(profile.name(), owner, group_owner.as_deref()).await?;
@@ -81,14 +82,17 @@ impl Facts<'_> {
         })
     }
 
-    async fn resolve(&self) -> Result<(Option<Arc<Profile>>, Option<Sandbox>), Failure> {
+    async fn resolve(
+        &self,
+        id: RequestId,
+    ) -> Result<(Option<Arc<Profile>>, Option<Sandbox>, Option<LiveUse>), Failure> {
         match &self.asks.about {
-            About::Program => Ok((None, None)),
-            About::Profile(selector) => Ok((Some(self.core.resolve(selector).await?.profile), None)),
+            About::Program => Ok((None, None, None)),
+            About::Profile(selector) => Ok((Some(self.core.resolve(selector).await?.profile), None, None)),
             About::Sandbox(selector) => {
-                let target = self.core.resolve(selector).await?;
+                let Resolved { target, counted } = self.core.resolve_for(id, selector, self.asks.usage).await?;
                 let sandbox = target.sandbox()?.clone();
-                Ok((Some(target.profile), Some(sandbox)))
+                Ok((Some(target.profile), Some(sandbox), counted))
             }
         }
     }

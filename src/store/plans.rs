@@ -3,11 +3,12 @@
 //! Every write names the holder and epoch and changes nothing if the plan has changed hands, so a server that was
 //! paused and lost a plan is told so at its next line. A change of a plan and of its sandbox is one statement.
 
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::record::{self, SANDBOX_COLUMNS, SANDBOX_COLUMNS_COUNT as MORE, SOUND};
 use super::servers::holder_lives;
-use super::{Held, Mark, PlanKind, Sandbox, Store, StoreError};
+use super::{Held, Mark, PlanKind, Sandbox, Store, StoreError, StoreSession};
 use crate::model::{PlanId, RequestId, SandboxId};
 
 /// The first wait after a failed attempt, doubled each time.
@@ -49,14 +50,18 @@ pub enum BeginDelete {
 const HELD: &str = "p.id = $1 and p.holder = $2 and p.epoch = $3 and p.state in ('running', 'undoing')";
 
 impl Store {
-    /// Writes a journal line.
+    /// Writes a journal line. Where the sandboxes are on the metadata's own server it is not synced by itself: see
+    /// [`Store::journal_beside_sandboxes`].
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if the plan has changed hands.
     pub async fn note(&self, held: &Held, step: &str, mark: Mark) -> Result<(), StoreError> {
         let sql = format!(
-            "with held as (select p.id, p.epoch from pgsandbox.plans p where {HELD} for update)
-             insert into pgsandbox.journal (plan_id, epoch, step, mark) select id, epoch, $4, $5 from held"
+            "with held as (select p.id, p.epoch from pgsandbox.plans p where {HELD} for update),
+                  durability as materialized (select {} as set)
+             insert into pgsandbox.journal (plan_id, epoch, step, mark)
+             select held.id, held.epoch, $4, $5 from held, durability",
+            self.until_the_next_sync()
         );
         let point = match mark {
             Mark::Intent => "note-intent",
@@ -67,7 +72,16 @@ impl Store {
         let written = self
             .session(point)
             .await?
-            .execute(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &step, &mark.as_str()])
+            .execute_typed(
+                &sql,
+                &[
+                    (&Uuid::from(held.plan), Type::UUID),
+                    (&held.holder, Type::INT4),
+                    (&held.epoch, Type::INT8),
+                    (&step, Type::TEXT),
+                    (&mark.as_str(), Type::TEXT),
+                ],
+            )
             .await
             .map_err(self.typed("write the journal"))?;
         fenced(written)
@@ -105,7 +119,10 @@ impl Store {
         let row = self
             .session("finish-create")
             .await?
-            .query_opt(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch])
+            .query_typed_opt(
+                &sql,
+                &[(&Uuid::from(held.plan), Type::UUID), (&held.holder, Type::INT4), (&held.epoch, Type::INT8)],
+            )
             .await
             .map_err(self.typed("end a plan"))?;
         record::sandbox(&self.profile, &row.ok_or(StoreError::Fenced)?)
@@ -197,6 +214,9 @@ impl Store {
         let me = self.number()?;
         let typed = self.typed("mark a sandbox for removal");
         let mut session = self.session("begin-delete").await?;
+        if let Some(begun) = self.mark_ready(&session, id, plan, request_id, only_expired).await? {
+            return Ok(begun);
+        }
         let transaction = session.transaction().await.map_err(&typed)?;
         let select =
             format!("select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.id = $1 and b.prefix = $2 for update");
@@ -254,6 +274,46 @@ impl Store {
         transaction.commit().await.map_err(&typed)?;
         sandbox.state = super::State::Deleting;
         Ok(BeginDelete::Ours(held, sandbox))
+    }
+
+    /// Marks a sandbox for removal that is ready, as most are, and writes its plan: in one statement.
+    async fn mark_ready(
+        &self,
+        session: &StoreSession,
+        id: SandboxId,
+        plan: PlanId,
+        request_id: RequestId,
+        only_expired: bool,
+    ) -> Result<Option<BeginDelete>, StoreError> {
+        let me = self.number()?;
+        self.pass("begin-delete-commit").await?;
+        let sql = format!(
+            "with durability as materialized (select {} as set),
+                  b as (update pgsandbox.sandboxes b set state = 'deleting' from durability
+                        where b.id = $1 and b.prefix = $2 and b.state = 'ready' and (not $3 or b.expires_at <= now())
+                        returning b.*),
+                  p as (insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
+                        select $4, b.id, 'delete', 'running', $5, $6 from b)
+             select {SANDBOX_COLUMNS} from b",
+            self.until_the_next_sync()
+        );
+        let row = session
+            .query_typed_opt(
+                &sql,
+                &[
+                    (&Uuid::from(id), Type::UUID),
+                    (&self.prefix, Type::TEXT),
+                    (&only_expired, Type::BOOL),
+                    (&Uuid::from(plan), Type::UUID),
+                    (&me, Type::INT4),
+                    (&Uuid::from(request_id), Type::UUID),
+                ],
+            )
+            .await
+            .map_err(self.typed("mark a sandbox for removal"))?;
+        let Some(row) = row else { return Ok(None) };
+        let held = Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1 };
+        Ok(Some(BeginDelete::Ours(held, record::sandbox(&self.profile, &row)?)))
     }
 
     /// Opens the removal of a sandbox that is marked as gone while something of it is still there.

@@ -113,6 +113,9 @@ impl Store {
     /// Writes a sandbox's row and its plan, if the quotas allow: one transaction, in which reservations of the same
     /// owner, then of the same group owner, wait for each other.
     ///
+    /// Its commit is synced with the sandbox's last step, before which nobody is told of it; see
+    /// [`Store::journal_beside_sandboxes`].
+    ///
     /// Each lock and each count is a statement of its own: in READ COMMITTED a statement sees what was committed
     /// before *it* began, so the count sees what the last holder of the lock wrote.
     ///
@@ -135,7 +138,8 @@ impl Store {
         });
         for bucket in &buckets {
             let key = bucket.lock_key(&self.prefix);
-            transaction.query("select pg_catalog.pg_advisory_xact_lock($1)", &[&key]).await.map_err(&typed)?;
+            let lock = format!("select pg_catalog.pg_advisory_xact_lock($1), {}", self.until_the_next_sync());
+            transaction.query_typed(&lock, &[(&key, Type::INT8)]).await.map_err(&typed)?;
         }
         if let Some(id) = self.replay(&transaction, new).await? {
             return Ok(Reserved::Replayed(id));
@@ -287,31 +291,6 @@ impl Store {
             }
             Err(error) => Err(self.typed("reserve a sandbox")(error).into()),
         }
-    }
-
-    /// Returns a sandbox in any state.
-    ///
-    /// # Errors
-    /// Fails if the metadata cannot be read.
-    pub async fn find(&self, find: &Find) -> Result<Option<Sandbox>, StoreError> {
-        let session = self.session("find").await?;
-        let typed = self.typed("find a sandbox");
-        let select = |condition: &str| {
-            format!("select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.prefix = $1 and {condition}")
-        };
-        // In every call's way, so one round trip: types are given instead of asked for.
-        let row = match find {
-            Find::Id(id) => {
-                let id = Uuid::from(*id);
-                let params: [(&(dyn ToSql + Sync), Type); 2] = [(&self.prefix, Type::TEXT), (&id, Type::UUID)];
-                session.query_typed_opt(&select("b.id = $2"), &params).await
-            }
-            Find::Name(name) => {
-                let params: [(&(dyn ToSql + Sync), Type); 2] = [(&self.prefix, Type::TEXT), (name, Type::TEXT)];
-                session.query_typed_opt(&select("b.database_name = $2"), &params).await
-            }
-        };
-        row.map_err(typed)?.map(|row| record::sandbox(&self.profile, &row)).transpose()
     }
 
     /// Returns a page of sandboxes that are being made or ready, oldest first.

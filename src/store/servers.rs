@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::facts::Presence;
 use super::{Store, StoreError, StoreSession, migrate};
 use crate::model::Timestamp;
 
@@ -52,7 +53,7 @@ impl Store {
         migrate::migrate(&mut session).await.map_err(|error| error.of_profile(&self.profile))?;
         let number = self.register(&session).await?;
         self.number.store(number, Ordering::SeqCst);
-        *presence = Some(Arc::new(session));
+        *presence = Some(Arc::new(Presence::new(session)));
         Ok(())
     }
 
@@ -78,7 +79,12 @@ impl Store {
 
     /// Returns whether the store was opened and its session still stands.
     pub async fn is_open(&self) -> bool {
-        self.presence.lock().await.as_ref().is_some_and(|session| !session.is_closed())
+        self.present().await.is_some()
+    }
+
+    /// Returns the session that says that we live, if the store was opened and it still stands.
+    pub(super) async fn present(&self) -> Option<Arc<Presence>> {
+        self.presence.lock().await.as_ref().filter(|session| !session.is_closed()).map(Arc::clone)
     }
 
     /// Registers, or takes our number's lock again after the session was lost.

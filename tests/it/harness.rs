@@ -41,6 +41,7 @@ pub(crate) struct Cluster {
     pub(crate) bin_dir: PathBuf,
     /// Its data.
     pub(crate) data: PathBuf,
+    settings: String,
     _watchdog: Child,
 }
 
@@ -53,6 +54,11 @@ pub(crate) fn cluster() -> &'static Cluster {
 /// Starts a cluster that no other test uses: to be killed, for instance.
 pub(crate) fn own_cluster() -> Cluster {
     start(&installation())
+}
+
+/// Starts a cluster that no other test uses, with settings of its own: `-c name=value …`.
+pub(crate) fn own_cluster_with(settings: &str) -> Cluster {
+    start_with(&installation(), settings)
 }
 
 /// Returns every cluster there is to test with: the machine's own, and 18 where it is configured.
@@ -138,7 +144,7 @@ impl Cluster {
         while runs(pid) {
             std::thread::yield_now();
         }
-        run_server(&self.bin_dir, &self.data, self.port).unwrap();
+        run_server(&self.bin_dir, &self.data, self.port, &self.settings).unwrap();
     }
 }
 
@@ -169,6 +175,10 @@ pub(crate) fn temp_dir() -> tempfile::TempDir {
 }
 
 fn start(installation: &Installation) -> Cluster {
+    start_with(installation, "")
+}
+
+fn start_with(installation: &Installation, settings: &str) -> Cluster {
     let dir = temp_dir().keep();
     let watchdog = watchdog(&dir);
     let data = dir.join("data");
@@ -177,14 +187,15 @@ fn start(installation: &Installation) -> Cluster {
     let mut started = Err(io::Error::other("no port"));
     for _ in 0..20 {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        started = run_server(&installation.bin_dir, &data, port).map(|()| port);
+        started = run_server(&installation.bin_dir, &data, port, settings).map(|()| port);
         if started.is_ok() {
             break;
         }
     }
     let port = started.unwrap();
     let bin_dir = installation.bin_dir.clone();
-    let cluster = Cluster { major: installation.major, port, bin_dir, data, _watchdog: watchdog };
+    let settings = settings.to_owned();
+    let cluster = Cluster { major: installation.major, port, bin_dir, data, settings, _watchdog: watchdog };
     block_on(async {
         let admin = cluster.superuser("postgres").await;
         let role = format!("CREATE ROLE {LIMITED} LOGIN CREATEDB CREATEROLE PASSWORD '{PASSWORD}'");
@@ -194,11 +205,11 @@ fn start(installation: &Installation) -> Cluster {
     cluster
 }
 
-fn run_server(bin_dir: &Path, data: &Path, port: u16) -> io::Result<()> {
+fn run_server(bin_dir: &Path, data: &Path, port: u16, settings: &str) -> io::Result<()> {
     let options = format!(
         "-c port={port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off \
          -c synchronous_commit=off -c full_page_writes=off -c max_prepared_transactions=8 -c wal_level=logical \
-         -c shared_buffers=32MB -c max_connections=100"
+         -c shared_buffers=32MB -c max_connections=100 {settings}"
     );
     let mut command = as_server(&bin_dir.join("pg_ctl"));
     command.arg("start").arg("-w").arg("-D").arg(data).arg("-l").arg(data.join("log")).args(["-o", &options]);

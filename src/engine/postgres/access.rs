@@ -5,10 +5,10 @@
 //! whose login was taken away is never given it back here.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::admin::{AdminSession, CONNECTIONS_USED_UP, Login, LoginError, ident, literal, refused};
-use super::server::{PostgresServer, ROOM_POLL, ROOM_WAIT, Reach};
+use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
+use super::server::{PostgresServer, Reach};
 use super::steps::{Work, is_contention, login_options};
 use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, startup};
 use crate::engine::{EngineError, SandboxSpec};
@@ -18,7 +18,7 @@ use crate::model::{Code, CredentialAccess, Failure, Secret, Timestamp};
 const ATTEMPTS_MAX: u32 = 12;
 
 /// How long the server may take for a statement that reads a sandbox's catalogue: longer than its own timer lets it.
-const CATALOGUE_ANSWER: Duration = Duration::from_secs(130);
+pub(super) const CATALOGUE_ANSWER: Duration = Duration::from_secs(130);
 
 /// Returns the role and password of one kind of access.
 pub(super) fn credentials(spec: &SandboxSpec, access: CredentialAccess) -> Credentials {
@@ -64,36 +64,23 @@ pub(super) async fn catalogue_session(
     };
     let reach = if failed.is_unreachable() && !failed.is_silence() {
         server.reconnect().await?
+    } else if failed.is_crowded() && !is_narrowed(server, spec).await? {
+        reach
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
         reach
     } else {
         return Err(failed.within(&server.settings().profile, &credentials.user));
     };
-    log_in_with_room(&reach, &credentials, &spec.names.database, major)
-        .await
-        .map_err(|e| e.within(&server.settings().profile, &credentials.user))
-}
-
-/// Logs in as a sandbox's role once there is room for one more session.
-pub(super) async fn log_in_with_room(
-    reach: &Reach,
-    credentials: &Credentials,
-    database: &str,
-    major: u16,
-) -> Result<AdminSession, LoginError> {
-    let until = Instant::now() + ROOM_WAIT;
-    loop {
-        match log_in(reach, credentials, database, major).await {
-            Err(error) if lacks_room(&error, until) => tokio::time::sleep(ROOM_POLL).await,
-            other => return other,
-        }
-    }
-}
-
-/// Returns whether it is to be tried again, since there may be room for one more session before `until`.
-fn lacks_room(error: &LoginError, until: Instant) -> bool {
-    error.sqlstate() == Some(CONNECTIONS_USED_UP) && Instant::now() < until
+    let login = Login {
+        endpoint: &reach.endpoint,
+        credentials: &credentials,
+        database: &spec.names.database,
+        timeout: reach.connect_timeout,
+        answer: CATALOGUE_ANSWER,
+    };
+    let again = server.log_in_as(&login, Some(major)).await;
+    again.map_err(|e| e.within(&server.settings().profile, &credentials.user))
 }
 
 /// Logs in as a sandbox's role, to any database.
@@ -106,6 +93,23 @@ pub(super) async fn log_in(
     let timeout = reach.connect_timeout;
     let login = Login { endpoint: &reach.endpoint, credentials, database, timeout, answer: CATALOGUE_ANSWER };
     AdminSession::open(&login, Some(major)).await
+}
+
+/// Returns whether the sandbox has limited its own connections further than they were made.
+async fn is_narrowed(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<bool, EngineError> {
+    let names = &spec.names;
+    let made_with = i32::try_from(server.settings().connection_limit).unwrap_or(i32::MAX);
+    let row = server
+        .admin_session()
+        .await?
+        .query_one(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = $1 AND datconnlimit <> -1) \
+             OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname IN ($2, $3) AND rolconnlimit <> $4)",
+            &[&names.database, &names.owner_role, &names.readonly_role, &made_with],
+        )
+        .await
+        .map_err(refused("say what limits the sandbox's connections", &server.settings().profile))?;
+    Ok(row.get(0))
 }
 
 /// Sets passwords, limits and rights as they were made, and notes what it found changed.
@@ -289,19 +293,18 @@ pub(super) async fn caller_session(
     };
     let reach = if failed.is_unreachable() && !failed.is_silence() {
         server.reconnect().await?
+    } else if failed.is_crowded() && !is_narrowed(server, spec).await? {
+        // Sessions of ours that do nothing need not be in the way of a caller's.
+        server.trim_idle();
+        return Err(failed.within(profile, role_and_password(spec, access).0));
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
         reach
     } else {
         return Err(failed.within(profile, role_and_password(spec, access).0));
     };
-    let until = Instant::now() + ROOM_WAIT;
-    loop {
-        match SandboxSession::connect(&target(&reach)).await.map_err(login_error) {
-            Err(error) if lacks_room(&error, until) => tokio::time::sleep(ROOM_POLL).await,
-            other => return other.map_err(|error| error.within(profile, role_and_password(spec, access).0)),
-        }
-    }
+    let again = SandboxSession::connect(&target(&reach)).await.map_err(login_error);
+    again.map_err(|error| error.within(profile, role_and_password(spec, access).0))
 }
 
 /// Sorts a failed login of the wire's.

@@ -87,15 +87,20 @@ impl LoginError {
         matches!(self, Self::Net(NetError::Timeout(_)))
     }
 
+    /// Returns whether the server, the database or the role has no connection left: too_many_connections.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.sqlstate() == Some(CONNECTIONS_USED_UP)
+    }
+
     /// Returns the error with the profile and role it concerns.
     pub(super) fn within(self, profile: &str, user: &str) -> EngineError {
         if self.is_unreachable() {
             return EngineError::Unreachable { profile: profile.to_owned(), detail: self.to_string() };
         }
+        if self.is_crowded() {
+            return EngineError::Crowded { profile: profile.to_owned() };
+        }
         match self {
-            Self::Refused { sqlstate, .. } if sqlstate == CONNECTIONS_USED_UP => {
-                EngineError::Full { profile: profile.to_owned() }
-            }
             // The server is there, and not in a state to let anybody in: for want of disk, for instance.
             Self::Refused { sqlstate, message }
                 if server_condition(&sqlstate).is_none()
@@ -278,5 +283,6 @@ mod tests {
         assert!(matches!(refused("28P01").within("p", "u"), EngineError::Auth { .. }));
         assert!(matches!(refused("57P03").within("p", "u"), EngineError::Unreachable { .. }));
         assert!(matches!(refused("3D000").within("p", "u"), EngineError::Refused { .. }));
+        assert!(matches!(refused("53300").within("p", "u"), EngineError::Crowded { .. }));
     }
 }

@@ -19,10 +19,14 @@ use crate::engine::{EngineError, ServerInfo};
 pub const METADATA_DATABASE: &str = "pgsandbox";
 /// The most pooled sessions of one server: eight creates at once go no faster than two.
 const SESSIONS_MAX: usize = 8;
-/// How many of them stay open when nobody needs them.
-const IDLE_SESSIONS_MAX: usize = 2;
-/// How long somebody waits for a session before being told to come back.
+/// How long one stays open that nobody needs: a burst finds those of the last, and an idle program holds none.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long somebody waits for a session, or for a connection to a server that has none left, before being told to
+/// come back.
 const SESSION_WAIT: Duration = Duration::from_secs(30);
+/// How long somebody waits before trying such a server again, the first and the later times.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// A kept session that has been idle for longer is asked for a sign of life first.
 const TRUSTED_IDLE: Duration = Duration::from_millis(250);
 /// How long a kept session may take to give a sign of life.
@@ -31,10 +35,6 @@ const SIGN_OF_LIFE_WAIT: Duration = Duration::from_secs(5);
 const METADATA_ANSWER: Duration = Duration::from_secs(25);
 /// How long the server may take for any other statement of ours: longer than its own timer lets it.
 const ANSWER: Duration = Duration::from_secs(130);
-/// How long a session is tried for on a server that has as many as it may have.
-pub(super) const ROOM_WAIT: Duration = Duration::from_secs(10);
-/// How often it is tried.
-pub(super) const ROOM_POLL: Duration = Duration::from_millis(100);
 /// The first major without the settings this program relies on, and the last one it was tried with.
 const MAJORS: std::ops::RangeInclusive<u16> = 13..=18;
 
@@ -170,6 +170,14 @@ impl PostgresServer {
         self.pooled(database, ANSWER).await
     }
 
+    /// Opens or reuses a second session in the admin's own database for who has one already; `None` if there is none
+    /// to be had at once.
+    pub(super) async fn second_admin_session(self: &Arc<Self>) -> Result<Option<PooledSession>, EngineError> {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else { return Ok(None) };
+        let database = self.reach().await?.database;
+        self.lend(database, slot, ANSWER).await.map(Some)
+    }
+
     /// Returns the name of the database that holds the metadata schema.
     pub(super) async fn metadata_database(&self) -> Result<String, EngineError> {
         match self.settings.source {
@@ -264,9 +272,29 @@ impl PostgresServer {
             let what = format!("the admin connection of profile `{}`", self.settings.profile);
             return Err(EngineError::Busy { what, sessions: u32::try_from(SESSIONS_MAX).unwrap_or(u32::MAX) });
         };
-        let session = match self.kept(&database).await {
-            Some(session) => session,
-            None => self.open(&database).await?,
+        self.lend(database, slot, answer).await
+    }
+
+    async fn lend(
+        self: &Arc<Self>,
+        database: String,
+        slot: OwnedSemaphorePermit,
+        answer: Duration,
+    ) -> Result<PooledSession, EngineError> {
+        let until = Instant::now() + SESSION_WAIT;
+        let mut pause = PAUSE_MIN;
+        let session = loop {
+            if let Some(session) = self.kept(&database).await {
+                break session;
+            }
+            match self.open_now(&database).await {
+                Err(EngineError::Crowded { .. }) if Instant::now() + pause < until => {
+                    self.trim_idle();
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                opened => break opened?,
+            }
         };
         session.answers_within(answer);
         Ok(PooledSession { session: Some(session), database, server: Arc::clone(self), _slot: slot })
@@ -291,18 +319,24 @@ impl PostgresServer {
         }
     }
 
-    /// Opens a session; a managed server that is not there is started first, and one that has no room is waited for.
+    /// Opens a session, waiting while the server has no connection left; a managed server that does not answer is
+    /// started first.
     async fn open(&self, database: &str) -> Result<AdminSession, EngineError> {
-        let until = Instant::now() + ROOM_WAIT;
+        let until = Instant::now() + SESSION_WAIT;
+        let mut pause = PAUSE_MIN;
         loop {
-            match self.open_once(database).await {
-                Err(EngineError::Full { .. }) if Instant::now() < until => tokio::time::sleep(ROOM_POLL).await,
-                other => return other,
+            match self.open_now(database).await {
+                Err(EngineError::Crowded { .. }) if Instant::now() + pause < until => {
+                    self.trim_idle();
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                opened => return opened,
             }
         }
     }
 
-    async fn open_once(&self, database: &str) -> Result<AdminSession, EngineError> {
+    async fn open_now(&self, database: &str) -> Result<AdminSession, EngineError> {
         let reach = self.reach().await?;
         match self.log_in(&reach, database).await {
             Err(error) if error.is_unreachable() && !error.is_silence() && self.managed.is_some() => {
@@ -323,6 +357,29 @@ impl PostgresServer {
             answer: ANSWER,
         };
         AdminSession::open(&login, major).await
+    }
+
+    /// Logs in as a sandbox's role, waiting while the server has no connection left.
+    pub(super) async fn log_in_as(&self, login: &Login<'_>, major: Option<u16>) -> Result<AdminSession, LoginError> {
+        let until = Instant::now() + SESSION_WAIT;
+        let mut pause = PAUSE_MIN;
+        loop {
+            match AdminSession::open(login, major).await {
+                Err(error) if error.is_crowded() && Instant::now() + pause < until => {
+                    // Sessions of ours that do nothing need not be in the way.
+                    self.trim_idle();
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Closes sessions that nobody needs just now, so that the server has room for others; one for each database stays,
+    /// as the next step, or the way out, needs it.
+    pub(super) fn trim_idle(&self) {
+        self.state().idle.values_mut().for_each(|idle| idle.truncate(1));
     }
 
     /// Forgets where the server was; the next who needs it looks anew.
@@ -437,9 +494,14 @@ impl Drop for PooledSession {
             return;
         }
         let mut state = self.server.state();
+        let now = Instant::now();
+        // The last to come back is the first to go out again, so those in front have waited longest.
+        for idle in state.idle.values_mut() {
+            idle.retain(|(_, since)| now.duration_since(*since) < IDLE_TIMEOUT);
+        }
         let idle = state.idle.entry(std::mem::take(&mut self.database)).or_default();
-        if idle.len() < IDLE_SESSIONS_MAX {
-            idle.push((session, Instant::now()));
+        if idle.len() < SESSIONS_MAX {
+            idle.push((session, now));
         }
     }
 }

@@ -42,7 +42,9 @@ async fn identity(
     let part = part(access);
     let session = match catalogue_session(server, spec, access).await {
         Ok(session) => session,
-        Err(error @ (EngineError::Unreachable { .. } | EngineError::Busy { .. })) => return Err(error),
+        Err(error @ (EngineError::Unreachable { .. } | EngineError::Busy { .. } | EngineError::Crowded { .. })) => {
+            return Err(error);
+        }
         Err(error) => {
             checks.push(judge(&format!("{part}.login"), false, &format!("`{role}` cannot log in: {error}"), RECREATE));
             return Ok(());

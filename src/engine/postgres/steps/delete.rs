@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use super::{Work, is_contention};
 use crate::engine::EngineError;
@@ -30,11 +31,11 @@ impl Work<'_> {
     /// Takes every way in: roles and database in one transaction, then the sessions that are there. A session may
     /// hold the rows to be changed in an open or prepared transaction; such transactions are ended first.
     pub(super) async fn close(&self) -> Result<(), EngineError> {
-        let mut session = self.server.admin_session().await?;
+        let session = self.server.admin_session().await?;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            match self.take_logins(&mut session).await {
+            match self.take_logins(&session).await {
                 Ok(()) => break,
                 Err(error) if attempt < CLOSE_ATTEMPTS_MAX && is_contention(&error) => {
                     self.terminate(&session).await?;
@@ -46,13 +47,11 @@ impl Work<'_> {
         self.terminate(&session).await
     }
 
-    async fn take_logins(&self, session: &mut AdminSession) -> Result<(), EngineError> {
-        let mut statements = Vec::new();
-        for (role, ..) in self.roles() {
-            if self.role_oid(session, role).await?.is_some() {
-                self.join(session, role).await?;
-                statements.push(format!("ALTER ROLE {} NOLOGIN", ident(role)));
-            }
+    async fn take_logins(&self, session: &AdminSession) -> Result<(), EngineError> {
+        let mut statements = vec![format!("SET LOCAL lock_timeout = {}", literal(CLOSE_LOCK_TIMEOUT))];
+        for role in self.known_roles(session).await? {
+            self.join(session, &role).await?;
+            statements.push(format!("ALTER ROLE {} NOLOGIN", ident(&role)));
         }
         if let Some(found) = self.find_database(session).await? {
             if found.owner != self.spec.names.owner_role {
@@ -62,14 +61,12 @@ impl Work<'_> {
                 statements.push(format!("ALTER DATABASE {} CONNECTION LIMIT 0", ident(&self.spec.names.database)));
             }
         }
-        let failed = refused("close the sandbox", self.profile());
-        let transaction = session.transaction().await.map_err(&failed)?;
-        let limit = format!("SET LOCAL lock_timeout = {}", literal(CLOSE_LOCK_TIMEOUT));
-        transaction.execute(limit.as_str(), &[]).await.map_err(&failed)?;
-        for sql in statements {
-            transaction.execute(sql.as_str(), &[]).await.map_err(&failed)?;
+        if statements.len() == 1 {
+            // Nothing is left to be closed; what follows makes the commit write something, and so sync.
+            statements.push("SELECT pg_catalog.pg_logical_emit_message(true, 'pgsandbox', 'closed')".to_owned());
         }
-        transaction.commit().await.map_err(&failed)
+        // One message, and so one transaction. It is synced, as the caller is answered afterwards, and with it the row.
+        session.batch_execute(&statements.join("; ")).await.map_err(refused("close the sandbox", self.profile()))
     }
 
     /// Ends every session of the sandbox's roles anywhere, and of anybody in its database, as far as the admin may.
@@ -92,11 +89,11 @@ impl Work<'_> {
         let until = tokio::time::Instant::now() + TERMINATE_WAIT;
         loop {
             let rows = session
-                .query(
+                .query_typed(
                     "SELECT a.pid FROM pg_catalog.pg_stat_activity a \
                      WHERE (a.usename = ANY ($1) OR a.datname = $2) AND a.pid <> pg_catalog.pg_backend_pid() \
                      AND a.backend_type IN ('client backend', 'walsender')",
-                    &[&roles, &database],
+                    &[(&roles, Type::NAME_ARRAY), (&database, Type::NAME)],
                 )
                 .await
                 .map_err(&failed)?;
