@@ -271,10 +271,7 @@ pub(super) fn configurations(cluster: &Cluster, report: &mut Report) {
             "a collector that is not enabled",
             json!({"telemetry": {"enabled": false, "endpoint": format!("http://127.0.0.1:{port}")}}),
         ),
-        (
-            "a limit that is none",
-            json!({"profiles": [{"name": "a", "managedLocal": true, "maxTtlMinutes": "1e999"}]}),
-        ),
+        ("a limit that is none", json!({"profiles": [{"name": "a", "managedLocal": true, "maxTtlMinutes": "1e999"}]})),
         (
             "a profile of two kinds",
             json!({"profiles": [{"name": "a", "managedLocal": true, "adminUrl": "postgresql://u@127.0.0.1:1/x"}]}),
