@@ -115,7 +115,10 @@ impl<'a> Room<'a> {
         let home = Home::fresh();
         let config = home.path().join("config.json");
         let url = cluster.url(admin, "correct%3Ahorse%2Fbattery%40staple", admin);
-        fs::write(&config, json!({"profiles": [{"name": "shared", "adminUrl": url}]}).to_string()).unwrap();
+        // The managed profile is not used; with it, a home can be left as any other.
+        let profiles = json!([{"name": "shared", "adminUrl": url}, {"name": "local", "managedLocal": true}]);
+        fs::write(&config, json!({"defaultProfile": "shared", "profiles": profiles}).to_string()).unwrap();
+        fs::set_permissions(&config, PermissionsExt::from_mode(0o600)).unwrap();
         let home = home.with("PGSANDBOX_CONFIG", config.to_str().unwrap());
         let start = |owner: &str| Stdio::start_with(&home, &[("PGSANDBOX_OWNER", owner)], Pipe::inherit());
         let (mut attacker, mut victim) = (start("mallory"), start("victor"));
