@@ -129,7 +129,7 @@ fn a_change_that_is_planted_is_seen() {
         ("postgres", format!("ALTER ROLE {owner} PASSWORD 'x'"), "password of"),
         ("postgres", format!("GRANT pg_monitor TO {owner}"), "member pg_monitor"),
         ("postgres", "CREATE ROLE planted".to_owned(), "role planted"),
-        ("postgres", "CREATE DATABASE planted".to_owned(), "database planted"),
+        ("postgres", "CREATE DATABASE planted TEMPLATE template0".to_owned(), "database planted"),
         ("postgres", format!("ALTER DATABASE {database} CONNECTION LIMIT 0"), "database "),
         ("postgres", format!("ALTER ROLE {owner} SET work_mem = '1MB'"), "setting of"),
         ("postgres", format!("COMMENT ON DATABASE {database} IS 'x'"), "comment on"),

@@ -23,7 +23,7 @@ use crate::program::Home;
 const CONFIGURATION: &str = "configuration";
 const HOST: &str = "policy host";
 /// Whatever is loaded is loaded by then, or refused, on a busy machine.
-const ENDED_WITHIN: Duration = Duration::from_secs(60);
+const ENDED_WITHIN: Duration = Duration::from_secs(120);
 
 /// A folder with traps, and somebody who listens and must not be called.
 struct Traps {
@@ -214,10 +214,8 @@ pub(super) fn configurations(cluster: &Cluster, report: &mut Report) {
         "postgresql://u@127.0.0.1:{good}/x?application_name=x%00",
         "postgresql://u@%2Ftmp/x",
         "postgresql:///x?host={dir}",
-        "postgresql://u@127.0.0.1:{good}@127.0.0.1:{port}/x",
         "postgresql://u:p%40127.0.0.1:{port}@127.0.0.1:{good}/x",
         "postgresql://u@127.0.0.1:{good}#@127.0.0.1:{port}/x",
-        "postgresql://u@127.0.0.1:{good}\\@127.0.0.1:{port}/x",
         "postgresql://u@2130706433:{port}/x",
         "postgresql://u@0x7f.1:{port}/x",
         "postgresql://u@localhost.localdomain.example:{port}/x",

@@ -282,7 +282,8 @@ impl<'a> Room<'a> {
         let found = state::differences(&self.before, &after)
             .into_iter()
             .filter(|((place, what), _)| {
-                !(inside && *place == self.mine.database) && !effects.iter().any(|e| self.allows(*e, what))
+                let its_own = inside && *place == self.mine.database;
+                !(its_own || effects.iter().any(|effect| self.allows(*effect, what)))
             })
             .map(|((place, what), how)| format!("{place}: {what}: {how}"))
             .collect();
@@ -308,8 +309,9 @@ impl<'a> Room<'a> {
     /// Sets back what an attempt was allowed to change, so that the next ones find the sandbox as it was.
     fn set_back(&mut self) {
         let sql = format!(
-            "ALTER ROLE {} PASSWORD '{}'; ALTER ROLE {} PASSWORD '{}'; \
-             ALTER DATABASE {} CONNECTION LIMIT -1 IS_TEMPLATE false",
+            "ALTER ROLE {0} PASSWORD '{1}'; ALTER ROLE {2} PASSWORD '{3}'; \
+             ALTER DATABASE {4} CONNECTION LIMIT -1 IS_TEMPLATE false; ALTER DATABASE {4} RESET ALL; \
+             ALTER ROLE {0} RESET role",
             self.mine.owner.0, self.mine.owner.1, self.mine.reader.0, self.mine.reader.1, self.mine.database
         );
         self.runtime.block_on(self.superuser[self.admin].batch_execute(&sql)).unwrap();
