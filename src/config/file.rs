@@ -1,10 +1,12 @@
 //! The configuration file.
 
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::OFlags;
 
 use super::environment::{Common, Environment};
 use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT};
@@ -74,9 +76,17 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     })
 }
 
+/// Opens a regular file and nothing else: a pipe would be waited for until somebody writes to it.
+pub(super) fn open(path: &Path) -> io::Result<fs::File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() || kind.is_dir() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
 fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
-    let file = fs::File::open(path).map_err(|fault| format!("cannot be read: {fault}"))?;
+    let file = open(path).map_err(|fault| format!("cannot be read: {fault}"))?;
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     match bytes {
         Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => Err(format!("is over {FILE_BYTES_MAX} bytes")),

@@ -109,6 +109,12 @@ impl Bucket<'_> {
     }
 }
 
+/// Returns whose an idempotency key is: the subject's in the name of one owner. One subject may act for several owners,
+/// and none of them is told of another's sandbox.
+fn key_holder(new: &Reservation) -> String {
+    format!("{}:{}{}", new.subject.len(), new.subject, new.owner)
+}
+
 impl Store {
     /// Writes a sandbox's row and its plan, if the quotas allow: one transaction, in which reservations of the same
     /// owner, then of the same group owner, wait for each other.
@@ -163,7 +169,7 @@ impl Store {
                      values ($1, $2, $3, $4, $5, now() + make_interval(hours => $6))",
                     &[
                         &self.prefix,
-                        &new.subject,
+                        &key_holder(new),
                         &idempotency.key,
                         &idempotency.digest.as_slice(),
                         &Uuid::from(new.id),
@@ -191,7 +197,7 @@ impl Store {
             .execute(
                 "delete from pgsandbox.idempotency
                  where prefix = $1 and subject = $2 and key = $3 and expires_at <= now()",
-                &[&self.prefix, &new.subject, &idempotency.key],
+                &[&self.prefix, &key_holder(new), &idempotency.key],
             )
             .await
             .map_err(&typed)?;
@@ -199,7 +205,7 @@ impl Store {
             .query_opt(
                 "select digest, sandbox_id from pgsandbox.idempotency
                  where prefix = $1 and subject = $2 and key = $3",
-                &[&self.prefix, &new.subject, &idempotency.key],
+                &[&self.prefix, &key_holder(new), &idempotency.key],
             )
             .await
             .map_err(&typed)?;

@@ -12,7 +12,7 @@ mod room;
 mod state;
 
 use attempts::{Category, categories};
-use room::{Report, Room};
+use room::{Report, Room, is_whole};
 
 use crate::harness::{Cluster, cluster, own_clusters};
 
@@ -90,7 +90,7 @@ fn no_configuration_and_no_policy_reaches_further_than_itself() {
     loading::configurations(cluster(), &mut report);
     loading::policies(&mut report);
     let count = report.finish();
-    assert!(count >= LOADED_MIN, "{count}");
+    assert!(count >= LOADED_MIN || !is_whole(), "{count}");
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn a_change_that_is_planted_is_seen() {
     let mut room = Room::new(&cluster, true);
     let theirs = room.theirs.clone();
     assert_eq!(room.changes(false, &[]), Vec::<String>::new());
-    let (owner, database) = (&theirs.owner.0, &theirs.database);
+    let (owner, database) = (theirs.owner.0.as_str(), theirs.database.as_str());
     let planted = [
-        (database.as_str(), "UPDATE public.secrets SET a = 'x'".to_owned(), "content of public.secrets"),
+        (database, "UPDATE public.secrets SET a = 'x'".to_owned(), "content of public.secrets"),
         (database, "SELECT nextval('public.numbers')".to_owned(), "numbers"),
         (database, "SELECT lo_create(0)".to_owned(), "pg_largeobject_metadata"),
         (database, "CREATE TABLE public.planted (a int)".to_owned(), "relation public.planted"),
@@ -129,7 +129,7 @@ fn a_change_that_is_planted_is_seen() {
         ("postgres", format!("ALTER ROLE {owner} PASSWORD 'x'"), "password of"),
         ("postgres", format!("GRANT pg_monitor TO {owner}"), "member pg_monitor"),
         ("postgres", "CREATE ROLE planted".to_owned(), "role planted"),
-        ("postgres", "CREATE DATABASE planted".to_owned(), "database planted"),
+        ("postgres", "CREATE DATABASE planted TEMPLATE template0".to_owned(), "database planted"),
         ("postgres", format!("ALTER DATABASE {database} CONNECTION LIMIT 0"), "database "),
         ("postgres", format!("ALTER ROLE {owner} SET work_mem = '1MB'"), "setting of"),
         ("postgres", format!("COMMENT ON DATABASE {database} IS 'x'"), "comment on"),
@@ -138,7 +138,7 @@ fn a_change_that_is_planted_is_seen() {
         (room.admin, "UPDATE pgsandbox.sandboxes SET owner = 'x'".to_owned(), "content of pgsandbox.sandboxes"),
         (
             room.admin,
-            "DELETE FROM pgsandbox.journal; INSERT INTO pgsandbox.idempotency SELECT prefix, 'a', 'b', '', id, now() \
+            "DELETE FROM pgsandbox.journal; INSERT INTO pgsandbox.idempotency SELECT prefix, 'a', id::text, '', id, now() \
           FROM pgsandbox.sandboxes"
                 .to_owned(),
             "content of pgsandbox.idempotency",
@@ -146,7 +146,7 @@ fn a_change_that_is_planted_is_seen() {
         (
             "postgres",
             format!(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}' AND usename = '{owner}'"
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{database}' AND usename = '{owner}'"
             ),
             "session ",
         ),

@@ -95,13 +95,13 @@ SET SESSION AUTHORIZATION {admin}
 SET SESSION AUTHORIZATION {super}
 --@ owner, reader, read | set_config of the session's authorization
 SELECT set_config('session_authorization', '{super}', false)
---@ owner | a setting of the role's own becomes a role
+--@ owner | may settings | a setting of the role's own becomes a role
 ALTER ROLE {me} SET role = '{admin}'
---@ owner | a setting of the database becomes a role
+--@ owner | may settings | a setting of the database becomes a role
 ALTER DATABASE {db} SET role = '{admin}'
 --@ owner | may settings | the owner's database sets a session's authorization to itself
 ALTER DATABASE {db} SET session_authorization = '{owner}'
---@ owner | the owner's database sets a session's authorization to the admin
+--@ owner | may settings | the owner's database sets a session's authorization to the admin
 ALTER DATABASE {db} SET session_authorization = '{admin}'
 --@ owner, reader | is_superuser is set
 SELECT set_config('is_superuser', 'on', false)
@@ -129,7 +129,7 @@ ALTER ROLE ALL SET work_mem = '1MB'
 ALTER ROLE {victim_owner} SET search_path = trap
 --@ owner, reader | settings of the admin
 ALTER ROLE {admin} SET search_path = trap
---@ owner, reader | settings of every role in the own database
+--@ owner, reader | may settings | settings of every role in the own database
 ALTER ROLE ALL IN DATABASE {db} SET search_path = trap
 --@ owner | settings of the admin in the own database
 ALTER ROLE {admin} IN DATABASE {db} SET search_path = trap

@@ -58,9 +58,8 @@ pub(super) fn local_users(report: &mut Report) {
     let mut paths = vec![state.clone()];
     below(&state, &mut paths);
     let data = cluster.join("data");
-    paths.retain(|path| {
-        path.parent() != Some(&data.join("base")) && !path.starts_with(data.join("base")) || *path == data.join("base")
-    });
+    let base = data.join("base");
+    paths.retain(|path| !path.starts_with(&base) && !path.is_symlink());
 
     // Nobody else is let in by any mode.
     for path in &paths {

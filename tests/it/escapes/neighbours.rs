@@ -4,7 +4,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::attempts::Way;
-use super::room::{Outcome, Room};
+use super::room::{Outcome, Room, is_whole};
 use crate::program::{Stdio, Transport};
 
 const CATEGORY: &str = "other owner";
@@ -24,6 +24,10 @@ pub(super) fn removals_are_not_held_up(room: &mut Room<'_>) {
     room.wait(held.batch_execute("CREATE TABLE held_before (a int)")).unwrap();
     for (number, (what, sql)) in holds.into_iter().enumerate() {
         for prepared in [false, true] {
+            // Each waits for locks for some seconds.
+            if !is_whole() && (number > 1 || prepared && number > 0) {
+                continue;
+            }
             let made = room.victim.call("create_database", &json!({"nameHint": "held"}));
             let (id, name) =
                 (made["result"]["databaseId"].clone(), made["result"]["databaseName"].as_str().unwrap().to_owned());
@@ -81,6 +85,9 @@ pub(super) fn the_programs_locks_are_its_own(room: &mut Room<'_>) {
     ];
     for who in [Way::Owner(Some("home".into())), Way::Reader(Some("home".into()))] {
         for (what, sql) in &locks {
+            if !is_whole() && matches!(who, Way::Reader(_)) {
+                continue;
+            }
             let client = room.log_in(&who).unwrap();
             let held = room.wait(client.batch_execute(&format!("SET lock_timeout = '100ms'; {sql}")));
             let mut victim =

@@ -96,6 +96,12 @@ const CATALOGUES: &[&str] = &[
 /// Tables of the metadata that the program writes of its own accord, and what of them is nobody else's to change.
 const OWN_ACCORD: &[(&str, &str)] = &[
     ("pgsandbox.servers", "SELECT count(*)::text FROM pgsandbox.servers"),
+    // Lines of ended plans are forgotten after a while.
+    (
+        "pgsandbox.journal",
+        "SELECT count(*)::text FROM pgsandbox.journal j JOIN pgsandbox.plans p ON p.id = j.plan_id \
+         WHERE p.state IN ('running', 'undoing')",
+    ),
     (
         "pgsandbox.sandboxes",
         "SELECT md5(string_agg((id, prefix, database_name, owner_role, readonly_role, owner_sealed, readonly_sealed, \

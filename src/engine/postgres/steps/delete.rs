@@ -286,8 +286,9 @@ impl Work<'_> {
             .query(
                 "SELECT DISTINCT a.pid, p.gid, p.owner::text, p.database::text FROM pg_catalog.pg_locks l \
                  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
-                 LEFT JOIN pg_catalog.pg_prepared_xacts p \
-                 ON l.pid IS NULL AND l.virtualtransaction = '-1/' || p.transaction::text \
+                 LEFT JOIN pg_catalog.pg_locks t ON l.pid IS NULL AND t.pid IS NULL AND t.locktype = 'transactionid' \
+                 AND t.virtualtransaction = l.virtualtransaction \
+                 LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = t.transactionid \
                  WHERE l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() \
                  AND pg_catalog.starts_with(coalesce(a.usename, p.owner)::text, $1 || '_') \
                  AND (l.locktype = 'object' AND (l.classid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
