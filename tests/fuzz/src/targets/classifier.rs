@@ -92,9 +92,11 @@ impl Classifier {
             return Ok(());
         }
         self.stricter += 1;
-        let reads = matches!(theirs, Class::Read | Class::Prepared | Class::Cursor | Class::CopyOut);
+        let reads = matches!(theirs, Class::Read | Class::Prepared | Class::Cursor | Class::CopyOut | Class::Explain);
         let stricter = match class {
             Class::Unparsed => true,
+            // An EXPLAIN whose options are in escapes is taken for one that runs its statement.
+            Class::Read => theirs == Class::Explain,
             Class::ReadLock => reads,
             Class::Write => reads || theirs == Class::ReadLock,
             Class::Ddl => reads || matches!(theirs, Class::ReadLock | Class::Write),
