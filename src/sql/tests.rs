@@ -502,7 +502,7 @@ fn reads_in_rarer_forms_are_understood() {
         "SELECT interval '1' second(2), interval '1 2:03' day to second (3)",
         "SELECT xmlelement(name a, b), xmlpi(name \"x-y\"), c IS NOT DOCUMENT",
         "WITH RECURSIVE w (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM w) CYCLE a SET c TO 'y' DEFAULT 'n' USING p SELECT * FROM w",
-        "WITH RECURSIVE w (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM w) SEARCH DEPTH FIRST BY a SET s CYCLE a SET c USING p TABLE w",
+        "WITH RECURSIVE w (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM w) SEARCH DEPTH FIRST BY a SET s CYCLE a SET c USING p SELECT * FROM w",
     ] {
         assert!(is_safe(sql), "{sql}");
     }

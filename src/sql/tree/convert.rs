@@ -76,7 +76,10 @@ fn mend(words: &Words<'_>, index: usize, out: &mut Vec<P>) -> Option<usize> {
             words.is_name(set + 1).then_some(set + 2)
         }
         // So does what stops it at a circle, besides constants.
-        b'C' if words.is(index, "CYCLE") && index > 0 && words.has(index - 1, TokenKind::CloseParen) => {
+        b'C' if words.is(index, "CYCLE")
+            && index > 1
+            && (words.has(index - 1, TokenKind::CloseParen) || words.is(index - 2, "SET")) =>
+        {
             after_cycle(words, index + 1)
         }
         // The last argument is a list of arguments; a reserved word.

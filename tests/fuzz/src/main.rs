@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use targets::{ALL, Kind};
 
 /// A target that says nothing for this long hangs.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
+const SILENCE_MAX: Duration = Duration::from_secs(240);
 /// Threads have large stacks, as Postgres' trees are deep; what is tried on the program's own has a thread for it.
 const STACK_BYTES: usize = 512 << 20;
 

@@ -44,6 +44,7 @@ pub fn play(dir: &Path) -> ExitCode {
     };
     let categories: HashMap<_, _> = FUNCTIONS.lines().filter_map(category).collect();
     let mut context = context();
+    let mut decided = HashMap::new();
     let (mut honest, mut with_effects) = (Count::default(), Count::default());
     let (mut all, mut selects, mut user) = (0_u64, 0_u64, 0_u64);
     let mut refused_texts = String::new();
@@ -74,7 +75,7 @@ pub fn play(dir: &Path) -> ExitCode {
             let effect = facts.calls.iter().find(|(_, name)| !matches!(of(name), Some("pure" | "safe_volatile")));
             let count = if effect.is_some() { &mut with_effects } else { &mut honest };
             count.reads += 1;
-            let reason = match (refusal(&sql, &set, &mut context), effect) {
+            let reason = match (refusal(&sql, &set, &mut context, &mut decided), effect) {
                 (None, _) => continue,
                 (Some(_), Some((_, name))) => {
                     format!("calls a function that is {}", of(name).unwrap_or_default().replace('_', " "))
@@ -120,7 +121,12 @@ fn table(reasons: &BTreeMap<String, u64>) {
 }
 
 /// Returns why a statement does not run read-only, if it does not.
-fn refusal(sql: &str, set: &Set, context: &mut Context) -> Option<String> {
+fn refusal(
+    sql: &str,
+    set: &Set,
+    context: &mut Context,
+    decided: &mut HashMap<String, Option<String>>,
+) -> Option<String> {
     let script = match read(sql) {
         Ok(script) => script,
         Err(error) => {
@@ -136,9 +142,14 @@ fn refusal(sql: &str, set: &Set, context: &mut Context) -> Option<String> {
     if !statement.facts.read_only_safe {
         return Some(reason(statement));
     }
-    context.statements = vec![statement.facts.clone()];
-    let decision = set.decide(context, &[]);
-    decision.refusal.map(|refusal| format!("a policy refuses: {refusal}"))
+    // The default settings have no rule about relations: what is decided of a statement goes by the rest of its facts.
+    let facts = &statement.facts;
+    let key = format!("{:?} {} {:?} {:?}", facts.class, facts.tag, facts.traits, facts.functions);
+    let decide = || {
+        context.statements = vec![facts.clone()];
+        set.decide(context, &[]).refusal.map(|refusal| format!("a policy refuses: {refusal}"))
+    };
+    decided.entry(key).or_insert_with(decide).clone()
 }
 
 fn reason(statement: &Statement) -> String {

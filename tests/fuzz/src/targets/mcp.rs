@@ -16,7 +16,9 @@ use crate::mutate;
 use crate::rng::Rng;
 
 /// How long the answer to a ping may take.
-const ANSWER: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(60);
+/// How long the first call may take, which waits until the policies are compiled.
+const FIRST_ANSWER: Duration = Duration::from_secs(180);
 const WORDS: &[&str] = &[
     "{",
     "}",
@@ -86,7 +88,10 @@ struct Program {
 impl Mcp {
     pub fn new() -> Self {
         let home = tempfile::tempdir().expect("a directory can be made");
-        Self { _home: home, program: None, pings: 0, frames: 0, started: 0 }
+        let mut this = Self { _home: home, program: None, pings: 0, frames: 0, started: 0 };
+        // Before the time of the run begins; what goes wrong here does so again with the first frames, and is told then.
+        this.program = this.start().ok();
+        this
     }
 
     fn start(&mut self) -> Result<Program, String> {
@@ -122,9 +127,18 @@ impl Mcp {
         let done = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         let written = program.input.write_all(format!("{hello}\n{done}\n").as_bytes());
         written.map_err(|error| format!("setting up: {error}"))?;
-        let first =
-            program.lines.recv_timeout(Duration::from_secs(60)).map_err(|_| "setting up: no answer to initialize")?;
-        if first.contains("\"hello\"") { Ok(program) } else { Err(format!("setting up: {first}")) }
+        let call = json!({"jsonrpc": "2.0", "id": "first", "method": "tools/call",
+            "params": {"name": "list_profiles", "arguments": {}}});
+        let written = program.input.write_all(format!("{call}\n").as_bytes());
+        written.map_err(|error| format!("setting up: {error}"))?;
+        for id in ["hello", "first"] {
+            let line =
+                program.lines.recv_timeout(FIRST_ANSWER).map_err(|_| "setting up: no answer to the first call")?;
+            if !line.contains(&format!("\"{id}\"")) {
+                return Err(format!("setting up: {line}"));
+            }
+        }
+        Ok(program)
     }
 
     fn play(&mut self, program: &mut Program, frames: &[u8]) -> Checked {
