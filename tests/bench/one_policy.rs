@@ -20,16 +20,16 @@ mod bindings {
 
 use bindings::pgsandbox::policy::types as wit;
 
+/// A rule written natively.
+type Rule = Box<dyn Fn(&Context) -> PolicyDecision>;
+
 /// Evaluations of one reused instance: its allocator takes nothing back.
 const REUSED_MAX: usize = 500;
-
-/// The same rule, written natively.
-type Twin = Box<dyn Fn(&Context) -> PolicyDecision>;
 
 pub fn measure(report: &mut Report, effort: Effort, bundled: &[Bundled], context: &Context) {
     let host = Host::new(&HostSettings::default()).unwrap();
     let specs = defaults(bundled).unwrap();
-    let twins: [(&str, Option<Twin>); 3] = [
+    let twins: [(&str, Option<Rule>); 3] = [
         ("row-limit", Some(Box::new(row_limit()))),
         ("rate-limit", Some(Box::new(rate_limit()))),
         ("statement-guard", None),

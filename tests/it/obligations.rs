@@ -461,7 +461,7 @@ fn a_request_in_the_log_bears_its_own_outcome_and_no_policys() {
     assert_eq!(reply["ok"], false, "{reply:#}");
     assert!(stdio.finish().success());
     let text = fs::read_to_string(&log).unwrap();
-    let line = text.lines().find(|line| line.contains("tools/call run_sql") && line.contains("request refused"));
+    let line = text.lines().find(|line| line.contains("tools/call run_sql") && line.contains("service::trail"));
     let line = line.unwrap_or_else(|| panic!("{text}"));
     for once in ["pgsandbox.request.id=", "pgsandbox.verdict=\"pass\"", "error.type="] {
         assert_eq!(line.matches(once).count(), 1, "{once} in {line}");

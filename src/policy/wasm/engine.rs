@@ -150,6 +150,8 @@ fn config(slots: u32) -> Config {
         .table_elements(TABLE_ELEMENTS_MAX)
         .linear_memory_keep_resident(MEMORY_KEPT_BYTES)
         .table_keep_resident(TABLE_KEPT_BYTES)
+        // A scan for pages that were written does not see those that are swapped out, and would leave them to the next
+        // request.
         .pagemap_scan(Enabled::No);
     let mut config = Config::new();
     config
