@@ -472,7 +472,13 @@ fn a_request_in_the_log_bears_its_own_outcome_and_no_policys() {
 #[test]
 fn a_policy_cannot_allow_more_than_a_reply_holds() {
     let home = home_with_policy_file();
-    let mut it = with_sandbox(&home, &demanding(&[Obligation::MaxResultBytes(100 << 20)]));
+    let made = Session::start(&home);
+    let id = made.id.clone();
+    assert!(made.stdio.finish().success());
+    // The bundled policy allows less than the program does.
+    let guest = demanding(&[Obligation::MaxResultBytes(100 << 20)]);
+    write_policies_but(&home, "row-limit", &[("demanding", guest.component(), Mode::Enforce)]);
+    let mut it = Session { stdio: Stdio::start(&home), id };
     // A megabyte to a row: three fit a reply with their frames, the fourth would be over it.
     let reply = it.sql("select repeat('x', 1048576) from generate_series(1, 10)", json!({}));
     let set = &reply["result"]["resultSets"][0];
