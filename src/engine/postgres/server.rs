@@ -183,6 +183,11 @@ impl PostgresServer {
         self.open(database).await
     }
 
+    /// Opens such a session, or says at once that there is no room for one: of a database that was closed, too.
+    pub(super) async fn session_in_at_once(&self, database: &str) -> Result<AdminSession, EngineError> {
+        self.open_once(database).await
+    }
+
     /// Says what the server is, asking it once.
     ///
     /// # Errors

@@ -127,10 +127,10 @@ impl Work<'_> {
         if rows.is_empty() {
             return Ok(());
         }
-        let inside = match self.server.session_in(database).await {
+        let inside = match self.server.session_in_at_once(database).await {
             Ok(inside) => inside,
             // closed already, or its owner has closed it
-            Err(EngineError::Refused { .. } | EngineError::Auth { .. }) => {
+            Err(EngineError::Refused { .. } | EngineError::Auth { .. } | EngineError::Full { .. }) => {
                 let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 1", ident(database));
                 self.execute(session, "enter the database", &sql).await?;
                 self.server.session_in(database).await?
