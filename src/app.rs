@@ -96,6 +96,29 @@ enum StartError {
     Twice,
 }
 
+impl StartError {
+    /// Says what happened, why, and what to do: nobody but the person who starts the program reads it.
+    fn in_full(self) -> String {
+        let mut text = self.to_string();
+        let failure: Failure = match self {
+            Self::StateDir(error) => error.into(),
+            Self::Secret(error) => error.into(),
+            Self::Book(error) => error.into(),
+            Self::Failure(failure) => failure,
+            Self::Config(_) | Self::Telemetry(_) | Self::Url(_) | Self::Io(_) | Self::Faults(_) | Self::Twice => {
+                return text;
+            }
+        };
+        if let Some(cause) = failure.audit {
+            text.push_str(&format!(": {cause}"));
+        }
+        if let Some(hint) = failure.hint {
+            text.push_str(&format!("\nhint: {hint}"));
+        }
+        text
+    }
+}
+
 /// Runs the program: reads the configuration, builds every part, does `work`, and ends in order.
 pub fn main<F, W>(lifetime: Lifetime, work: F) -> ExitCode
 where
@@ -106,7 +129,7 @@ where
         Ok(code) => code,
         Err(error) => {
             // Standard output belongs to the protocol; a reader of standard error that left is no fault of ours.
-            drop(writeln!(io::stderr(), "error: {error}"));
+            drop(writeln!(io::stderr(), "error: {}", error.in_full()));
             ExitCode::from(2)
         }
     }
@@ -150,6 +173,8 @@ impl App {
     async fn build(config: Config, telemetry: Arc<Telemetry>) -> Result<Self, StartError> {
         let authority = SystemAuthority::take().ok_or(StartError::Twice)?;
         let home = config.home.path().to_path_buf();
+        // First of all, as they take longest.
+        let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
         let keys = KeyRing::open(KeySource::StateDirectory(home.clone())).await?;
         let mut profiles = Vec::new();
         let mut servers = Vec::new();
@@ -169,7 +194,6 @@ impl App {
             // Each request tries anew, and is refused as long as the log cannot be written.
             Err(error) => tracing::error!(%error, "the audit log cannot be used"),
         }
-        let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
         let service = Service::new(Parts {
             core: core.clone(),
             reader: Reader::new(READER_CACHE_BYTES),

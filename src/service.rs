@@ -24,7 +24,7 @@ use crate::audit::{Audit, Opening};
 use crate::model::{Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds};
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
-use crate::policy::Holder;
+use crate::policy::{Holder, Set};
 use crate::sandbox::Core;
 use crate::sql::{Reader, Script};
 use crate::telemetry::{Parent, continue_trace, span};
@@ -125,8 +125,13 @@ impl Service {
         let asks = prepared.asks();
         let script = facts::read_sql(&self.reader, &asks)?;
         let facts = Facts { core: &self.core, spec: entry.spec, principal: &request.principal, asks: &asks };
-        let context = trail.facts(facts.gather(trail.id, trail.now, script.as_deref()).await?);
-        let decision = trail.decided(self.decide(context, &asks).await?);
+        let mut context = facts.gather(trail.id, trail.now, script.as_deref()).await?;
+        let set = self.set(context.operation).await;
+        if let Ok(Some(set)) = &set {
+            facts::show_texts(&mut context, set, script.as_deref(), &asks);
+        }
+        let context = trail.facts(context);
+        let decision = trail.decided(self.decide(set?.as_deref(), context, &asks)?);
         let gate = Gate { context, decision, book: &*self.book, consents: &*self.consents };
         let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
         trail.admitted(limits);
@@ -149,14 +154,18 @@ impl Service {
         })
     }
 
+    /// Returns the policies that serve; none for the one operation that may run without.
+    async fn set(&self, operation: &str) -> Result<Option<Arc<Set>>, Failure> {
+        match self.policies().await?.current() {
+            Ok(set) => Ok(Some(set)),
+            Err(_) if operation == DIAGNOSIS => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
     /// Asks the policies. Without any, only what they say of themselves can be asked for.
-    async fn decide(&self, context: &Context, asks: &Asks) -> Result<Decision, Failure> {
-        let holder = self.policies().await?;
-        let set = match holder.current() {
-            Ok(set) => set,
-            Err(_) if context.operation == DIAGNOSIS => return Ok(Decision::diagnosis()),
-            Err(failure) => return Err(failure),
-        };
+    fn decide(&self, set: Option<&Set>, context: &Context, asks: &Asks) -> Result<Decision, Failure> {
+        let Some(set) = set else { return Ok(Decision::diagnosis()) };
         let account = Account::new(&context.principal, context.group_owner.as_deref());
         let balances = self.book.balances(&account, &set.buckets(context), context.now)?;
         let mut decision = set.decide(context, &balances);

@@ -96,7 +96,19 @@ impl dyn Book + '_ {
         if charges.is_empty() {
             return Ok(());
         }
-        self.update(&account.owner, &mut |entries| take(entries, account, charges, now))
+        let mut outcome = Ok(());
+        self.update(&account.owner, &mut |entries| {
+            let set_back = bound(entries, account, charges, now);
+            let mut charged = entries.clone();
+            match take(&mut charged, account, charges, now) {
+                Ok(()) => *entries = charged,
+                // What cannot be so is put right all the same: it would refuse until the clock is there again.
+                Err(error) if set_back => outcome = Err(error),
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        })?;
+        outcome
     }
 
     /// Says what [`charge`](Self::charge) would, on a copy.
@@ -192,7 +204,7 @@ pub enum BookError {
     #[error("the account has more than {ACCOUNT_KEYS_MAX} rate limits in use")]
     Full,
     /// A file is not what this program wrote.
-    #[error("the record of rate limits is damaged")]
+    #[error("the record of rate limits is damaged: {detail}")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -275,6 +287,22 @@ fn take(entries: &mut Entries, account: &Account, charges: &[KeyedCharge], now: 
     }
 }
 
+/// Makes buckets that are to be full later than an empty one would be, since the clock was set back or they were made
+/// smaller, empty ones as of now. Returns whether there were any.
+fn bound(entries: &mut Entries, account: &Account, charges: &[KeyedCharge], now: Timestamp) -> bool {
+    let mut any = false;
+    for charge in charges {
+        let latest_ns = unix_ns(now).saturating_add(empty_ns(&charge.bucket));
+        for key in account.keys(&charge.policy, &charge.bucket.name) {
+            if let Some(full_at_ns) = entries.0.get_mut(&key).filter(|full_at_ns| **full_at_ns > latest_ns) {
+                *full_at_ns = latest_ns;
+                any = true;
+            }
+        }
+    }
+    any
+}
+
 /// Keeps the graver of two reasons; of equal ones the first, which is the one whose policy sorts first.
 fn worse(known: Option<BookError>, found: BookError) -> BookError {
     let gravity = |error: &BookError| match error {
@@ -297,6 +325,11 @@ fn remaining(entries: &Entries, key: &Key, bucket: &Bucket, now_ns: u64) -> u32 
     }
 }
 
+/// How long an empty bucket takes to be full.
+fn empty_ns(bucket: &Bucket) -> u64 {
+    interval_ns(bucket).saturating_mul(u64::from(bucket.burst))
+}
+
 fn forget_full(entries: &mut Entries, now_ns: u64) {
     entries.0.retain(|_, full_at_ns| *full_at_ns > now_ns);
 }
@@ -311,8 +344,7 @@ impl Staged {
     /// A bucket cannot be emptier than empty: were the clock set back, or the bucket made smaller, it counts as empty.
     fn new(entries: &Entries, key: &Key, bucket: &Bucket, now_ns: u64) -> Self {
         let full_at_ns = entries.0.get(key).copied().unwrap_or(now_ns);
-        let empty_ns = interval_ns(bucket).saturating_mul(u64::from(bucket.burst));
-        Self { full_in_ns: Cell::new(full_at_ns.saturating_sub(now_ns).min(empty_ns)), now_ns }
+        Self { full_in_ns: Cell::new(full_at_ns.saturating_sub(now_ns).min(empty_ns(bucket))), now_ns }
     }
 
     fn full_at_ns(&self) -> u64 {

@@ -184,3 +184,16 @@ fn an_account_is_the_owners_not_the_subjects() {
     };
     assert_eq!(Account::new(&principal, Some("g")), account("team", Some("g")));
 }
+
+#[test]
+fn a_clock_that_was_set_back_costs_one_empty_bucket_and_no_more() {
+    let book: &dyn Book = &MemoryBook::default();
+    let (me, calls) = (account("me", None), bucket("calls", 3, 1000));
+    let year_ms = 366 * 86_400_000;
+    for _ in 0..3 {
+        book.charge(&me, &[charge(calls.clone(), 1)], at(year_ms)).unwrap();
+    }
+    let refused = book.charge(&me, &[charge(calls.clone(), 1)], at(0)).unwrap_err();
+    assert_eq!(refused, BookError::Used { policy: "rate".into(), bucket: "calls".into(), retry_after_ms: 1000 });
+    assert_eq!(book.charge(&me, &[charge(calls.clone(), 1)], at(1000)), Ok(()), "the named wait is enough");
+}

@@ -5,13 +5,15 @@
 //! newest, so one that is cut short leaves the state before it, whose call was then never admitted. A file
 //! without a whole place refuses the call. Files are written in place and not synced, which keeps a charge
 //! at some microseconds: replacing a file by another makes file systems write it out at once. A budget that
-//! a power cut takes back is refilled, never lost.
+//! a power cut takes back is refilled, never lost. Files stay open for the account's next call, each handle for one
+//! at a time, since a lock belongs to its handle; what was removed or put in another's place is opened anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -37,11 +39,38 @@ const DIGEST_BYTES: usize = 32;
 const PLACE_BYTES: usize = (HEADER_BYTES + ACCOUNT_KEYS_MAX * ENTRY_BYTES + DIGEST_BYTES).next_multiple_of(4096);
 /// What is read of a place at first: most accounts fit.
 const FIRST_READ_BYTES: usize = 1024;
+/// The most files that wait open: more than callers of everyday are at work at once.
+const IDLE_FILES_MAX: usize = 64;
+/// How often a file may turn out to have been replaced while its lock was awaited.
+const REPLACED_MAX: usize = 8;
 
 /// A book in a directory of its own.
 #[derive(Debug)]
 pub struct FileBook {
     directory: PathBuf,
+    /// Files that no call uses, by owner.
+    idle: Mutex<HashMap<String, Vec<Opened>>>,
+}
+
+/// An account's open file.
+#[derive(Debug)]
+struct Opened {
+    path: PathBuf,
+    file: File,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl Opened {
+    fn new(path: PathBuf, file: File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { path, file, identity: (found.dev(), found.ino()) })
+    }
+
+    /// Returns whether the file still stands where everybody looks for it.
+    fn is_in_place(&self) -> bool {
+        self.path.symlink_metadata().is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+    }
 }
 
 impl FileBook {
@@ -62,7 +91,7 @@ impl FileBook {
             let detail = "not a directory that only this user may enter (mode 0700)".to_owned();
             return Err(BookError::Io { path: directory, detail });
         }
-        Ok(Self { directory })
+        Ok(Self { directory, idle: Mutex::default() })
     }
 
     fn path(&self, owner: &str) -> PathBuf {
@@ -72,23 +101,92 @@ impl FileBook {
     }
 }
 
+impl FileBook {
+    fn idle(&self) -> std::sync::MutexGuard<'_, HashMap<String, Vec<Opened>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an account's open file if one waits.
+    fn waiting(&self, owner: &str) -> Option<Opened> {
+        self.idle().get_mut(owner)?.pop()
+    }
+
+    /// Leaves an account's file, which must not be locked, for the next call.
+    fn leave(&self, owner: &str, opened: Opened) {
+        let mut idle = self.idle();
+        if idle.values().map(Vec::len).sum::<usize>() >= IDLE_FILES_MAX {
+            idle.clear();
+        }
+        match idle.get_mut(owner) {
+            Some(files) => files.push(opened),
+            None => _ = idle.insert(owner.to_owned(), vec![opened]),
+        }
+    }
+
+    /// Opens an account's file for reading; `None` where there is none.
+    fn open_to_read(&self, owner: &str) -> Result<Option<(Opened, Kind)>, BookError> {
+        if let Some(opened) = self.waiting(owner).filter(Opened::is_in_place) {
+            return Ok(Some((opened, Kind::Writable)));
+        }
+        let path = self.path(owner);
+        let open = |kind: Kind| options().read(true).write(kind == Kind::Writable).open(&path).map(|file| (file, kind));
+        // A disk that cannot be written can still be read.
+        match open(Kind::Writable).or_else(|_| open(Kind::ReadOnly)) {
+            Ok((file, kind)) => {
+                let opened = Opened::new(path.clone(), file).map_err(|error| io_error(&path, &error))?;
+                Ok(Some((opened, kind)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io_error(&path, &error)),
+        }
+    }
+
+    /// Opens an account's file, making it if it is missing, and waits for its lock. Whoever holds the lock of a file that
+    /// was removed or replaced meanwhile shares it with nobody, and goes on to the one that stands there now.
+    fn open_locked(&self, owner: &str) -> Result<Opened, BookError> {
+        let path = self.path(owner);
+        for _ in 0..REPLACED_MAX {
+            let opened = match self.waiting(owner) {
+                Some(opened) => opened,
+                None => {
+                    let open = options().read(true).write(true).create(true).open(&path);
+                    open.and_then(|file| Opened::new(path.clone(), file)).map_err(|error| io_error(&path, &error))?
+                }
+            };
+            lock(&opened.file, &path)?;
+            if opened.is_in_place() {
+                return Ok(opened);
+            }
+        }
+        Err(BookError::Io { path, detail: "it is replaced all the time".to_owned() })
+    }
+}
+
+/// What a file that is open to be read may be used for besides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Writable,
+    ReadOnly,
+}
+
 impl Book for FileBook {
     fn read(&self, owner: &str) -> Result<Entries, BookError> {
-        let path = self.path(owner);
-        fault::reach("file.book.read").map_err(|injected| io_error(&path, &injected.into()))?;
-        let file = match options().read(true).open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entries::default()),
-            Err(error) => return Err(io_error(&path, &error)),
-        };
-        match read(&file, &path) {
+        fault::reach("file.book.read").map_err(|injected| io_error(&self.path(owner), &injected.into()))?;
+        let Some((opened, kind)) = self.open_to_read(owner)? else { return Ok(Entries::default()) };
+        let newest = match read(&opened.file, &opened.path) {
             // Both places may have been in the middle of a change, one after the other; under the lock none is.
             Err(BookError::Damaged { .. }) => {
-                lock(&file, &path)?;
-                read(&file, &path).map(|newest| newest.entries)
+                lock(&opened.file, &opened.path)?;
+                let newest = read(&opened.file, &opened.path);
+                unlock(&opened.file, &opened.path)?;
+                newest
             }
-            other => other.map(|newest| newest.entries),
+            other => other,
+        }?;
+        if kind == Kind::Writable {
+            self.leave(owner, opened);
         }
+        Ok(newest.entries)
     }
 
     fn update(
@@ -96,21 +194,21 @@ impl Book for FileBook {
         owner: &str,
         change: &mut dyn FnMut(&mut Entries) -> Result<(), BookError>,
     ) -> Result<(), BookError> {
-        let path = self.path(owner);
-        fault::reach("file.book.open").map_err(|injected| io_error(&path, &injected.into()))?;
-        let open = options().read(true).write(true).create(true).open(&path);
-        // The lock ends with the file.
-        let file = open.map_err(|error| io_error(&path, &error))?;
-        lock(&file, &path)?;
-        let newest = read(&file, &path)?;
-        let mut entries = newest.entries.clone();
-        change(&mut entries)?;
-        if entries == newest.entries {
-            return Ok(());
+        fault::reach("file.book.open").map_err(|injected| io_error(&self.path(owner), &injected.into()))?;
+        // Wherever this ends early the file is closed, and the lock ends with it.
+        let opened = self.open_locked(owner)?;
+        let Opened { file, path, .. } = &opened;
+        let Newest { number, entries: before } = read(file, path)?;
+        let mut entries = before.clone();
+        let changed = change(&mut entries);
+        if changed.is_ok() && entries != before {
+            let number = number.saturating_add(1);
+            fault::reach("file.book.write").map_err(|injected| io_error(path, &injected.into()))?;
+            file.write_all_at(&encode(number, &entries), place(number)).map_err(|error| io_error(path, &error))?;
         }
-        let number = newest.number.saturating_add(1);
-        fault::reach("file.book.write").map_err(|injected| io_error(&path, &injected.into()))?;
-        file.write_all_at(&encode(number, &entries), place(number)).map_err(|error| io_error(&path, &error))
+        unlock(file, path)?;
+        self.leave(owner, opened);
+        changed
     }
 }
 
@@ -138,6 +236,10 @@ fn lock(file: &File, path: &Path) -> Result<(), BookError> {
         }
         sleep(LOCK_PAUSE);
     }
+}
+
+fn unlock(file: &File, path: &Path) -> Result<(), BookError> {
+    flock(file, FlockOperation::Unlock).map_err(|error| io_error(path, &error.into()))
 }
 
 /// Options that follow no link and give others nothing.

@@ -190,3 +190,61 @@ fn a_directory_that_others_may_enter_is_refused() {
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
     assert!(matches!(FileBook::open(&directory), Err(BookError::Io { .. })));
 }
+
+#[test]
+fn a_file_that_was_replaced_is_left_and_the_one_in_its_place_counts() {
+    let (_parent, directory) = fresh();
+    let (one, other) = (FileBook::open(&directory).unwrap(), FileBook::open(&directory).unwrap());
+    for book in [&one, &other] {
+        charge(book, 3).unwrap();
+    }
+    let path = one.path("me");
+    // Moved away, so that the open file is as whole as ever.
+    std::fs::rename(&path, path.with_extension("away")).unwrap();
+    assert_eq!(one.read("me").unwrap(), Entries::default(), "a budget whose file is gone starts full");
+    for book in [&one, &other, &one] {
+        charge(book, 3).unwrap();
+    }
+    assert!(matches!(charge(&other, 3), Err(BookError::Used { .. })), "both count in the new file");
+    std::fs::rename(path.with_extension("away"), &path).unwrap();
+    charge(&other, 3).unwrap();
+    assert!(matches!(charge(&one, 3), Err(BookError::Used { .. })), "put back, the old one counts again");
+}
+
+#[test]
+fn calls_at_once_share_an_account_whatever_files_are_open() {
+    let (_parent, directory) = fresh();
+    let books = [FileBook::open(&directory).unwrap(), FileBook::open(&directory).unwrap()];
+    let taken = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|number| {
+                let book = &books[number % 2];
+                scope.spawn(move || {
+                    let taken = |_: &i32| loop {
+                        match charge(book, 50) {
+                            Ok(()) => return true,
+                            Err(BookError::Busy { .. }) => {}
+                            Err(BookError::Used { .. }) => return false,
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    };
+                    (0..40).filter(taken).count()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(taken, 50, "eight threads took 320 times from a bucket of fifty");
+    assert!(books[0].idle().values().map(Vec::len).sum::<usize>() <= 4, "no more files wait than calls were at once");
+}
+
+#[test]
+fn files_that_wait_open_are_few() {
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    for owner in 0..IDLE_FILES_MAX * 2 + 3 {
+        let account = Account { owner: owner.to_string(), group: None };
+        (&book as &dyn Book).charge(&account, &call(5), NOW).unwrap();
+        assert!(book.idle().values().map(Vec::len).sum::<usize>() <= IDLE_FILES_MAX);
+    }
+}

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::audit;
-use crate::model::{Check, CheckStatus, Health, Mode};
+use crate::model::{Check, CheckStatus, Health, Mode, counted};
 use crate::policy::Holder;
 use crate::telemetry::Telemetry;
 
@@ -68,11 +68,15 @@ impl Health for AuditHealth {
         let report = tokio::task::spawn_blocking(move || audit::verify(&dir)).await;
         vec![match report {
             Ok(Ok(report)) if report.is_sound() => {
-                let detail = format!("{} segments, {} lines, unbroken", report.segments, report.lines);
+                let detail = format!(
+                    "{}, {}, unbroken",
+                    counted(report.segments, "segment", "segments"),
+                    counted(report.lines, "line", "lines")
+                );
                 check("audit.chain", CheckStatus::Ok, detail, None)
             }
             Ok(Ok(report)) => {
-                let detail = format!("{} faults", report.faults.len());
+                let detail = counted(report.faults.len(), "fault", "faults");
                 check("audit.chain", CheckStatus::Fail, detail, Some("`pgsandbox audit verify` lists them"))
             }
             Ok(Err(error)) => check("audit.chain", CheckStatus::Fail, format!("cannot be read: {error}"), None),

@@ -20,20 +20,30 @@ impl Hash {
         Self(Sha256::digest(format!("pgsandbox audit 1\n{name}")).into())
     }
 
-    /// Returns the hash of a line with `body` that follows `self`.
-    fn then(self, body: &str) -> Self {
+    /// Returns the hash of a line that follows `self` and whose body is these parts together.
+    fn then(self, body: &[&[u8]]) -> Self {
         let mut hasher = Sha256::new();
         hasher.update(self.0);
-        hasher.update(body.as_bytes());
+        body.iter().for_each(|part| hasher.update(part));
         Self(hasher.finalize().into())
+    }
+}
+
+impl Hash {
+    /// Returns the hash in lower-case hexadecimal.
+    fn digits(self) -> [u8; HASH_CHARS] {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; HASH_CHARS];
+        for (pair, byte) in text.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            *pair = [byte >> 4, byte & 15].map(|half| DIGITS.get(usize::from(half)).copied().unwrap_or_default());
+        }
+        text
     }
 }
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-        let text: String = self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
-        f.write_str(&text)
+        f.write_str(std::str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 
@@ -62,21 +72,32 @@ impl Link {
         Self { lines: 0, hash: Hash::before_first(name) }
     }
 
-    /// Makes the next line of `entry`, a JSON object's text with at least one key, with its line feed.
-    pub(super) fn line(self, entry: &str) -> (Self, String) {
+    /// Makes in `line` the next line of `entry`, a JSON object's text with at least one key, with its line feed.
+    pub(super) fn line(self, entry: &str, line: &mut Vec<u8>) -> Self {
         let keys = entry.strip_prefix('{').unwrap_or(entry);
-        let body = format!("{{\"seq\":{},{keys}", self.lines);
-        let hash = self.hash.then(&body);
-        let line = format!("{HEAD}{hash}{AFTER_HASH}{}\n", body.strip_prefix('{').unwrap_or(&body));
-        (Self { lines: self.lines + 1, hash }, line)
+        line.clear();
+        line.extend_from_slice(HEAD.as_bytes());
+        // The hash's place; what it is over stands behind it.
+        line.extend_from_slice(&[b'0'; HASH_CHARS]);
+        line.extend_from_slice(AFTER_HASH.as_bytes());
+        let body = line.len();
+        line.extend_from_slice(b"\"seq\":");
+        line.extend_from_slice(self.lines.to_string().as_bytes());
+        line.push(b',');
+        line.extend_from_slice(keys.as_bytes());
+        let hash = self.hash.then(&[b"{", line.get(body..).unwrap_or_default()]);
+        if let Some(place) = line.get_mut(HEAD.len()..HEAD.len() + HASH_CHARS) {
+            place.copy_from_slice(&hash.digits());
+        }
+        line.push(b'\n');
+        Self { lines: self.lines + 1, hash }
     }
 
     /// Checks that `line`, without its line feed, is the next one. Returns where the chain stands after it.
     pub(super) fn check(self, line: &str) -> Result<Self, Broken> {
         let parts = split(line).ok_or(Broken::Shape)?;
-        let body = format!("{{{}", parts.keys);
-        let hash = self.hash.then(&body);
-        if hash.to_string() != parts.hash {
+        let hash = self.hash.then(&[b"{", parts.keys.as_bytes()]);
+        if hash.digits() != *parts.hash.as_bytes() {
             return Err(Broken::Hash);
         }
         if !parts.keys.starts_with(&format!("\"seq\":{},", self.lines)) {
@@ -124,11 +145,27 @@ fn split(line: &str) -> Option<Parts<'_>> {
 mod tests {
     use super::*;
 
+    fn line(link: Link, entry: &str) -> (Link, String) {
+        let mut line = b"of before".to_vec();
+        let next = link.line(entry, &mut line);
+        (next, String::from_utf8(line).unwrap())
+    }
+
+    #[test]
+    fn a_hash_is_sha256_over_the_one_before_and_the_object_without_it() {
+        let start = Link::start("a");
+        let (_, text) = line(start, "{\"kind\":\"x\"}");
+        let mut hashed = Sha256::digest("pgsandbox audit 1\na").to_vec();
+        hashed.extend_from_slice(b"{\"seq\":0,\"kind\":\"x\"}");
+        let hash: String = Sha256::digest(&hashed).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(text, format!("{{\"hash\":\"{hash}\",\"seq\":0,\"kind\":\"x\"}}\n"));
+    }
+
     #[test]
     fn a_line_checks_after_the_one_it_was_made_for_and_no_other() {
         let start = Link::start("a");
-        let (one, first) = start.line("{\"kind\":\"x\"}");
-        let (two, second) = one.line("{\"kind\":\"y\"}");
+        let (one, first) = line(start, "{\"kind\":\"x\"}");
+        let (two, second) = line(one, "{\"kind\":\"y\"}");
         assert_eq!(start.check(first.trim_end()), Ok(one));
         assert_eq!(one.check(second.trim_end()), Ok(two));
         assert_eq!(Link::after(second.trim_end()), Some(two));
@@ -138,7 +175,7 @@ mod tests {
 
     #[test]
     fn lines_are_json_with_the_hash_first() {
-        let (_, line) = Link::start("a").line("{\"kind\":\"x\"}");
+        let (_, line) = line(Link::start("a"), "{\"kind\":\"x\"}");
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["seq"], 0);
         assert_eq!(value["kind"], "x");

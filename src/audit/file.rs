@@ -16,6 +16,8 @@ use crate::model::fault;
 
 /// The longest line that is read, in bytes; records are cut to a few hundred KiB when written.
 pub(super) const LINE_BYTES_MAX: u64 = 8 << 20;
+/// The room that is kept for the next line, in bytes; few lines are longer.
+const LINE_BYTES_KEPT: usize = 64 << 10;
 /// How much of a file's end is read to find its last line, where lines are short (manifest).
 const TAIL_BYTES: u64 = 64 << 10;
 /// How long the lock of a new file may be held by one who only looks.
@@ -29,6 +31,10 @@ pub(super) struct ChainedFile {
     path: PathBuf,
     bytes: u64,
     link: Link,
+    /// Device and inode.
+    identity: (u64, u64),
+    /// The line being added; kept for its room.
+    line: Vec<u8>,
     broken: bool,
     #[cfg(test)]
     pub(super) fail_writes: u32,
@@ -51,7 +57,7 @@ impl ChainedFile {
         fault::reach("audit.segment.create")?;
         let file = private().read(true).append(true).create_new(true).open(path)?;
         lock(&file)?;
-        Ok(Self::new(file, path, 0, Link::start(&file_name(path))))
+        Self::new(file, path, 0, Link::start(&file_name(path)))
     }
 
     /// Opens the file, making it if it is not there, and takes its lock if nobody has it. Finds the end by
@@ -75,7 +81,7 @@ impl ChainedFile {
         } else {
             std::str::from_utf8(last).ok().and_then(Link::after).ok_or_else(|| corrupt("its last line is damaged"))?
         };
-        let this = Self::new(file, path, bytes - torn, link);
+        let this = Self::new(file, path, bytes - torn, link)?;
         if torn > 0 {
             this.file.set_len(this.bytes)?;
         }
@@ -91,20 +97,23 @@ impl ChainedFile {
             return Ok(None);
         }
         let scan = scan(&file, &file_name(path), line)?;
-        let this = Self::new(file, path, scan.bytes, scan.link);
+        let this = Self::new(file, path, scan.bytes, scan.link)?;
         Ok(Some((this, scan)))
     }
 
-    fn new(file: File, path: &Path, bytes: u64, link: Link) -> Self {
-        Self {
+    fn new(file: File, path: &Path, bytes: u64, link: Link) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self {
             file,
             path: path.to_owned(),
             bytes,
             link,
+            identity: (found.dev(), found.ino()),
+            line: Vec::new(),
             broken: false,
             #[cfg(test)]
             fail_writes: 0,
-        }
+        })
     }
 
     /// Adds one entry, a JSON object's text. If it fails the file is as before.
@@ -112,13 +121,18 @@ impl ChainedFile {
         if self.broken {
             return Err(corrupt("an earlier write left it damaged"));
         }
-        let (next, line) = self.link.line(entry);
-        if let Err(fault) = self.write(line.as_bytes()) {
+        let mut line = std::mem::take(&mut self.line);
+        let next = self.link.line(entry, &mut line);
+        let written = self.write(&line);
+        let bytes = line.len() as u64;
+        line.shrink_to(LINE_BYTES_KEPT);
+        self.line = line;
+        if let Err(fault) = written {
             // What was written of the line must not stand before the next one.
             self.broken = self.file.set_len(self.bytes).is_err();
             return Err(fault);
         }
-        self.bytes += line.len() as u64;
+        self.bytes += bytes;
         self.link = next;
         Ok(())
     }
@@ -143,8 +157,7 @@ impl ChainedFile {
 
     /// Returns whether the file is still where it was made: a line in a file that was removed is no record.
     pub(super) fn is_in_place(&self) -> bool {
-        let (Ok(here), Ok(there)) = (self.file.metadata(), fs::symlink_metadata(&self.path)) else { return false };
-        here.dev() == there.dev() && here.ino() == there.ino()
+        fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
     }
 
     /// Cuts off what follows the last whole line.
@@ -190,7 +203,13 @@ pub(super) fn is_held(path: &Path) -> io::Result<bool> {
 pub(super) fn private_dir(path: &Path) -> io::Result<()> {
     fault::reach("audit.dir.make")?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    let mode = fs::metadata(path)?.permissions().mode();
+    let found = fs::metadata(path)?;
+    let me = rustix::process::geteuid().as_raw();
+    if found.uid() != me {
+        let text = format!("it belongs to user {}, not to user {me}; give it back by `chown`", found.uid());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    let mode = found.permissions().mode();
     if mode & 0o077 != 0 {
         let text = format!("its mode {:03o} lets others in; `chmod 700` it", mode & 0o777);
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -207,6 +226,10 @@ fn scan(file: &File, name: &str, mut each: impl FnMut(&str, Link)) -> io::Result
         buffer.clear();
         let read = Read::by_ref(&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut buffer)? as u64;
         if buffer.last() != Some(&b'\n') {
+            if read == LINE_BYTES_MAX {
+                // Not torn: nobody writes such a line, and what follows it must not be cut off with it.
+                return Err(corrupt(&format!("line {} is longer than {LINE_BYTES_MAX} bytes", scan.link.lines + 1)));
+            }
             scan.torn_bytes = read;
             return Ok(scan);
         }
@@ -313,5 +336,39 @@ mod tests {
         assert_eq!(fs::metadata(&inner).unwrap().permissions().mode() & 0o777, 0o700);
         fs::set_permissions(&inner, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(private_dir(&inner).unwrap_err().to_string().contains("755"));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_damage_and_is_not_cut_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let mut line = Vec::new();
+        ChainedFile::create(&path).unwrap().link.line("{\"x\":\"\"}", &mut line);
+        let frame = line.len();
+        for (bytes, fits) in [(LINE_BYTES_MAX - 1, true), (LINE_BYTES_MAX, true), (LINE_BYTES_MAX + 1, false)] {
+            fs::remove_file(&path).unwrap();
+            let mut file = ChainedFile::create(&path).unwrap();
+            let text = "x".repeat(usize::try_from(bytes).unwrap() - frame);
+            file.append(&format!("{{\"x\":\"{text}\"}}")).unwrap();
+            file.append("{\"n\":2}").unwrap();
+            drop(file);
+            match ChainedFile::open_scanned(&path, |_, _| ()) {
+                Ok(found) => assert!(fits && found.unwrap().1.link.lines == 2, "{bytes}"),
+                Err(fault) => assert!(!fits && fault.to_string().contains("line 1 is longer"), "{bytes}: {fault}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let held = File::create(&path).unwrap();
+        held.lock_shared().unwrap();
+        let begun = Instant::now();
+        assert_eq!(lock(&File::open(&path).unwrap()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= NEW_LOCK_WAIT_MAX);
+        drop(held);
+        lock(&File::open(&path).unwrap()).unwrap();
     }
 }

@@ -110,3 +110,19 @@ fn locked(dir: &Path) -> io::Result<ChainedFile> {
         thread::sleep(LOCK_POLL);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_that_is_held_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = locked(dir.path()).unwrap();
+        let begun = Instant::now();
+        assert_eq!(probe(dir.path()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= LOCK_WAIT_MAX);
+        drop(held);
+        probe(dir.path()).unwrap();
+    }
+}

@@ -341,7 +341,8 @@ mod tests {
         let name = segment.file.name();
         drop(segment);
         let path = dir.join(&name);
-        let (_, forged) = Link::start(&name).line("{\"kind\":\"segment\",\"format\":1}");
+        let mut forged = Vec::new();
+        Link::start(&name).line("{\"kind\":\"segment\",\"format\":1}", &mut forged);
         fs::write(&path, forged).unwrap();
         let report = verify(&dir).unwrap();
         assert_eq!(report.faults.len(), 1, "{report:?}");

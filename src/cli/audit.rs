@@ -7,6 +7,7 @@ use clap::ArgMatches;
 use super::render::{line, say};
 use crate::app::App;
 use crate::audit;
+use crate::model::counted;
 
 /// Runs `audit …`.
 pub(super) fn run(matches: &ArgMatches, app: &App) -> ExitCode {
@@ -29,11 +30,11 @@ fn verify(app: &App) -> ExitCode {
         line(&format!("{}{at}: {}", fault.file, fault.what));
     }
     line(&format!(
-        "{} segments, {} lines, {} requests open, {} faults",
-        report.segments,
-        report.lines,
-        report.open,
-        report.faults.len()
+        "{}, {}, {}, {}",
+        counted(report.segments, "segment", "segments"),
+        counted(report.lines, "line", "lines"),
+        counted(report.open, "request open", "requests open"),
+        counted(report.faults.len(), "fault", "faults")
     ));
     line(&format!("head {}", report.head));
     if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

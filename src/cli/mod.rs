@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::render::{Format, line, say};
 use crate::app::App;
-use crate::model::{Failure, Principal, Progress, Transport};
+use crate::model::{Failure, Principal, Progress, Transport, counted};
 use crate::operation::schema::JsonObject;
 use crate::operation::{Toolset, find};
 use crate::service::Request;
@@ -58,13 +58,13 @@ pub fn parse(
             Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in })
         }
         None if !interactive => Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in: "structured".to_owned() }),
-        None => Err(command.error(clap::error::ErrorKind::DisplayHelp, command_help())),
+        // A person who calls the program alone wants to know what it can do.
+        None => match command.try_get_matches_from_mut([env!("CARGO_PKG_NAME"), "--help"]) {
+            Ok(matches) => Ok(Command::Other(Box::new(matches))),
+            Err(help) => Err(help),
+        },
         Some(_) => Ok(Command::Other(Box::new(matches))),
     }
-}
-
-fn command_help() -> String {
-    arguments::command().render_help().to_string()
 }
 
 /// Runs a command other than `mcp`.
@@ -184,7 +184,10 @@ async fn policies(app: &App) -> ExitCode {
 async fn keys(app: &App) -> ExitCode {
     match app.rotate_keys().await {
         Ok(resealed) => {
-            line(&format!("a new key is current; {resealed} sandboxes' passwords are sealed with it"));
+            line(&format!(
+                "a new key is current; it seals the passwords of {}",
+                counted(resealed, "sandbox", "sandboxes")
+            ));
             ExitCode::SUCCESS
         }
         Err(failure) => complain(&failure),

@@ -11,6 +11,10 @@ use crate::app::App;
 use crate::model::{Silent, Transport};
 use crate::operation::Envelope;
 
+/// Variables that a client's configuration repeats. None of them holds a secret.
+const CARRIED: [&str; 5] =
+    ["PGSANDBOX_HOME", "PGSANDBOX_CONFIG", "PGSANDBOX_POLICIES", "PGSANDBOX_OWNER", "PGSANDBOX_POSTGRES_BIN_DIR"];
+
 /// Runs `quickstart`.
 pub(super) async fn run(app: &App, install: bool) -> ExitCode {
     line("pgsandbox quick start");
@@ -47,10 +51,11 @@ async fn play(app: &App) -> Result<(), String> {
     played?;
     line("");
     line("Paste this into your MCP client's configuration:");
-    let program = program();
-    line(&client_configuration(&program));
+    let (program, environment) = (program(), environment());
+    line(&client_configuration(&program, &environment));
     line("");
-    line(&format!("The cluster keeps running; `{program} local stop` stops it."));
+    let set: String = environment.iter().map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
+    line(&format!("The cluster keeps running; `{set}{} local stop` stops it.", quoted(&program)));
     Ok(())
 }
 
@@ -103,7 +108,48 @@ fn program() -> String {
     program.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned())
 }
 
-fn client_configuration(program: &str) -> String {
-    let configuration = json!({"mcpServers": {"pgsandbox": {"command": program, "args": ["mcp"]}}});
-    serde_json::to_string_pretty(&configuration).unwrap_or_default()
+/// Returns what of this run's environment a client has to repeat to meet the same state directory, profiles and owner.
+fn environment() -> Vec<(String, String)> {
+    let set = CARRIED.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
+    set.filter(|(_, value)| !value.is_empty()).collect()
+}
+
+fn client_configuration(program: &str, environment: &[(String, String)]) -> String {
+    let mut server = json!({"command": program, "args": ["mcp"]});
+    if let (false, Some(server)) = (environment.is_empty(), server.as_object_mut()) {
+        let environment = environment.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+        server.insert("env".to_owned(), Value::Object(environment.collect()));
+    }
+    serde_json::to_string_pretty(&json!({"mcpServers": {"pgsandbox": server}})).unwrap_or_default()
+}
+
+/// Quotes a word for a shell, if it needs that.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_the_environment_that_was_used() {
+        let environment = [("PGSANDBOX_HOME".to_owned(), "/a b".to_owned())];
+        let told: Value = serde_json::from_str(&client_configuration("/p", &environment)).unwrap();
+        assert_eq!(told.pointer("/mcpServers/pgsandbox/env"), Some(&json!({"PGSANDBOX_HOME": "/a b"})));
+        let told: Value = serde_json::from_str(&client_configuration("/p", &[])).unwrap();
+        assert_eq!(told.pointer("/mcpServers/pgsandbox"), Some(&json!({"command": "/p", "args": ["mcp"]})));
+    }
+
+    #[test]
+    fn what_a_shell_would_split_is_quoted() {
+        assert_eq!(quoted("/usr/bin/x-1"), "/usr/bin/x-1");
+        assert_eq!(quoted("/a b"), "'/a b'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
 }

@@ -1,10 +1,12 @@
 //! The configuration file.
 
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::fs::OFlags;
 
 use super::environment::{Common, Environment};
 use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT};
@@ -14,12 +16,14 @@ use super::resolve::{ProfileInput, profiles};
 use super::{Config, Source, StateDir, seen_from};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::model::{Secret, fault};
-use crate::telemetry::{ExportSettings, TelemetrySettings, endpoint_fault, header_fault};
+use crate::telemetry::{ExportSettings, OtlpProtocol, TelemetrySettings, endpoint_fault, header_fault};
 
 /// The largest file that is read: a thousand profiles fit.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Where OpenTelemetry programs are told of a collector.
 const OTLP_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+/// Says how spans go there.
+const OTLP_PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
 pub(super) fn load(path: &Path, environment: &Environment, common: Common, faults: &Faults) -> Option<Config> {
     let place = path.display().to_string();
@@ -72,10 +76,18 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     })
 }
 
+/// Opens a regular file and nothing else: a pipe would be waited for until somebody writes to it.
+pub(super) fn open(path: &Path) -> io::Result<fs::File> {
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() || kind.is_dir() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
+}
+
 fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
-    fault::reach("file.config.read").map_err(|fault| format!("cannot be read: {}", std::io::Error::from(fault)))?;
-    let file = fs::File::open(path).map_err(|fault| format!("cannot be read: {fault}"))?;
+    fault::reach("file.config.read").map_err(|fault| format!("cannot be read: {}", io::Error::from(fault)))?;
+    let file = open(path).map_err(|fault| format!("cannot be read: {fault}"))?;
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     match bytes {
         Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => Err(format!("is over {FILE_BYTES_MAX} bytes")),
@@ -153,6 +165,7 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
     // All keys are read even if nothing is exported, so that their faults do not wait for the day it is.
     let enabled = telemetry.flag("enabled");
     let endpoint = telemetry.text("endpoint");
+    let protocol = telemetry.word("protocol");
     let timeout_ms = telemetry.number("timeoutMs").map_or(EXPORT_TIMEOUT_MS_DEFAULT, |found| found.value);
     let queue_spans = telemetry.number("queueSpans").map_or(QUEUE_SPANS_DEFAULT, |found| found.value);
     let names = telemetry.map("headersFromEnv");
@@ -160,6 +173,22 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
         faults.add("telemetry.enabled", "is missing; say `true` or `false`");
     }
     let enabled = enabled.is_some_and(|found| found.value);
+    let protocol = match protocol {
+        // The two variables are one statement: what goes to a URL of ours is not said by somebody else's.
+        None if enabled && !telemetry.has("endpoint") && !telemetry.has("protocol") => {
+            environment.text(OTLP_PROTOCOL, faults)
+        }
+        protocol => protocol.map(|found| Found { place: found.place, value: found.value.to_owned() }),
+    };
+    let protocol = protocol.and_then(|found| {
+        let known = OtlpProtocol::of_word(&found.value);
+        if known.is_none() {
+            let words = OtlpProtocol::WORDS.join("`, `");
+            faults.add(&found.place, format!("is not a protocol that spans can be sent by; those are `{words}`"));
+        }
+        known
+    });
+    let protocol = protocol.unwrap_or_default();
     let endpoint = match endpoint {
         None if enabled && !telemetry.has("endpoint") => environment.text(OTLP_ENDPOINT, faults).or_else(|| {
             faults.add("telemetry.endpoint", format!("is missing, and `{OTLP_ENDPOINT}` is not set either"));
@@ -188,7 +217,9 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
     }
     let timeout = Duration::from_millis(timeout_ms);
     let queue_spans = usize::try_from(queue_spans).unwrap_or(usize::MAX);
-    enabled.then(|| Some(ExportSettings { endpoint: endpoint?.value, headers, timeout, queue_spans })).flatten()
+    enabled
+        .then(|| Some(ExportSettings { endpoint: endpoint?.value, protocol, headers, timeout, queue_spans }))
+        .flatten()
 }
 
 /// Says if others can read admin URLs in the file.

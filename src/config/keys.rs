@@ -5,6 +5,7 @@
 
 use crate::audit::{ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT};
 use crate::model::limits::{TTL_MINUTES_DEFAULT, TTL_MINUTES_MAX_DEFAULT};
+use crate::telemetry::OtlpProtocol;
 
 /// A key of the configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,14 +190,20 @@ pub const KEYS: &[Key] = &[
         "telemetry",
         Kind::Object,
         "nothing is sent",
-        "Export of traces by OTLP over HTTP. Nothing is ever sent anywhere else.",
+        "Export of traces by OTLP, over HTTP or gRPC. Nothing is ever sent anywhere else.",
     ),
     key("telemetry.enabled", Kind::Flag, "needed if `telemetry` is there", "Whether spans are exported."),
     key(
         "telemetry.endpoint",
         Kind::Text,
         "`OTEL_EXPORTER_OTLP_ENDPOINT`",
-        "The collector's `http://` or `https://` URL; `/v1/traces` is added.",
+        "The collector's `http://` or `https://` URL: over HTTP usually on port 4318, and `/v1/traces` is added; over gRPC on port 4317.",
+    ),
+    key(
+        "telemetry.protocol",
+        Kind::Word(&OtlpProtocol::WORDS),
+        "`http/protobuf`; beside `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_PROTOCOL`",
+        "How spans are sent.",
     ),
     key(
         "telemetry.headersFromEnv",
@@ -296,7 +303,7 @@ pub const VARIABLES: &[Variable] = &[
         "PGSANDBOX_DATABASE_URL",
         None,
         Ignored,
-        "Set by `pgsandbox with-database` for the command it runs; not read.",
+        "Not read: the name is left to commands that are given a sandbox's URL.",
     ),
 ];
 

@@ -18,7 +18,6 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -463,7 +462,7 @@ fn meant(given: &str, names: &[&str]) -> String {
 fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     fault::reach("policy.file.read").map_err(|error| format!("it cannot be read: {}", io::Error::from(error)))?;
-    let file = File::open(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let file = super::file::open(path).map_err(|error| format!("it cannot be read: {error}"))?;
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     if bytes.len() as u64 > bytes_max {
         return Err(format!("it has more than {bytes_max} bytes"));

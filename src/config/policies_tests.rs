@@ -183,3 +183,17 @@ fn without_a_file_the_bundled_policies_apply() {
     let broken = Bundled { default_settings: "[]", ..bundled()[0] };
     assert!(defaults(&[broken]).unwrap_err().to_string().contains("default settings"));
 }
+
+#[test]
+fn settings_are_nested_up_to_their_bound_and_no_further() {
+    // The table of the settings is the first level, and what stands at the bottom the last.
+    let nested = |levels: usize| {
+        let lists = levels - 2;
+        let text = format!("[[policy]]\nsource = 'quota'\nsettings.a = {}1{}", "[".repeat(lists), "]".repeat(lists));
+        parse(&text, Path::new("p"), &bundled())
+    };
+    for levels in [SETTINGS_DEPTH_MAX - 1, SETTINGS_DEPTH_MAX] {
+        assert!(nested(levels).is_ok(), "{levels} levels");
+    }
+    assert!(nested(SETTINGS_DEPTH_MAX + 1).unwrap_err().to_string().contains("nested deeper than 16"));
+}

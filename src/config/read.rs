@@ -220,7 +220,14 @@ fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'st
 /// Returns a name fit to be shown: short, and nothing that looks like a URL or an address.
 pub(super) fn shown(name: &str) -> String {
     let secret_like = name.len() > 64 || name.contains("://") || name.contains('@');
-    if secret_like { "(not shown)".to_owned() } else { name.escape_default().to_string() }
+    if name.is_empty() {
+        // A place has to be seen.
+        "\"\"".to_owned()
+    } else if secret_like {
+        "(not shown)".to_owned()
+    } else {
+        name.escape_default().to_string()
+    }
 }
 
 /// Returns the least and the most of a number.

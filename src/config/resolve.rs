@@ -152,7 +152,7 @@ fn check_admin_url(url: &Found<Secret>, allow_external: bool, hosts: &[String], 
         Ok(parsed) => parsed,
         Err(fault) => {
             // An unescaped `?` or `&` makes a piece of the password look like a parameter's name.
-            let text = if matches!(fault, UrlError::Parameter(_) | UrlError::Twice(_)) {
+            let text = if matches!(fault, UrlError::Parameter(_) | UrlError::Unknown | UrlError::Twice(_)) {
                 "has a parameter that is not supported or stands twice; is a special character not percent-encoded?"
                     .to_owned()
             } else {

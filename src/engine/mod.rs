@@ -171,6 +171,33 @@ pub const DISK_FULL: &str = "53100";
 pub const DISK_FULL_HINT: &str =
     "delete sandboxes that are not needed, or have an operator free space on the server's disk";
 
+/// Says what an error code of the server's says of its condition, apart from what was asked of it: the code for callers,
+/// and what to do.
+pub(crate) fn server_condition(sqlstate: &str) -> Option<(Code, &'static str)> {
+    Some(match sqlstate {
+        DISK_FULL => (Code::DiskFull, DISK_FULL_HINT),
+        "25006" => (
+            Code::ServerReadOnly,
+            "the server takes no writes: give the profile the address of the primary server, or have an operator end \
+             its read-only mode",
+        ),
+        // too_many_connections
+        "53300" => (Code::Busy, "close sessions that are not needed, or call again later"),
+        // insufficient_resources, out_of_memory, configuration_limit_exceeded
+        "53000" | "53200" | "53400" => {
+            (Code::Busy, "the server is short of memory or another resource; call again later")
+        }
+        // lock_not_available, deadlock_detected, query_canceled
+        "55P03" | "40P01" | "57014" => (Code::Busy, "the server is slow, or others hold a lock; call again later"),
+        // system_error, io_error, undefined_file, duplicate_file
+        "58000" | "58030" | "58P01" | "58P02" => (
+            Code::PostgresConnectionFailed,
+            "the server could not use its files: have an operator look at its disk and log",
+        ),
+        _ => return None,
+    })
+}
+
 /// What can go wrong in an engine.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
@@ -189,6 +216,12 @@ pub enum EngineError {
         profile: String,
         /// The role.
         user: String,
+    },
+    /// The server, the database or the role has no connection left.
+    #[error("the server of profile `{profile}` has no connection left")]
+    Crowded {
+        /// The profile's name.
+        profile: String,
     },
     /// Others use the thing.
     #[error("{what} is in use by {sessions} other sessions")]
@@ -238,21 +271,25 @@ impl From<EngineError> for Failure {
             EngineError::Unreachable { detail, .. } => Self::new(Code::PostgresConnectionFailed, message)
                 .hint("see `pgsandbox doctor`; the call may be repeated once the server answers")
                 .audit(detail),
-            EngineError::Auth { .. } => Self::new(Code::PostgresAuthFailed, message),
+            EngineError::Auth { .. } => Self::new(Code::PostgresAuthFailed, message)
+                .hint("see the user and the password of the profile, and `pg_hba.conf` of its server"),
+            EngineError::Crowded { .. } => Self::new(Code::Busy, message).hint(
+                "close sessions that are not needed, those of the sandbox's own clients first, or raise \
+                 `max_connections`; then call again",
+            ),
             EngineError::Busy { .. } => {
                 Self::new(Code::Busy, message).hint("try again when the other sessions have ended")
             }
             EngineError::Refused { sqlstate, detail, .. } => {
-                let mut failure = if sqlstate == DISK_FULL {
-                    Self::new(Code::DiskFull, message).hint(DISK_FULL_HINT)
-                } else {
-                    Self::new(Code::Internal, message).hint("see the log under the request id, and `pgsandbox doctor`")
-                }
-                .audit(detail);
+                let (code, hint) = server_condition(&sqlstate)
+                    .unwrap_or((Code::Internal, "see the log under the request id, and `pgsandbox doctor`"));
+                let mut failure = Self::new(code, message).hint(hint).audit(detail);
                 failure.detail_mut().sqlstate = Some(sqlstate);
                 failure
             }
-            EngineError::Unsupported(_) => Self::new(Code::InvalidConfiguration, message),
+            EngineError::Unsupported(_) => {
+                Self::new(Code::InvalidConfiguration, message).hint("see `pgsandbox doctor`")
+            }
             EngineError::Known(failure) => *failure,
         }
     }

@@ -134,6 +134,10 @@ fn render(envelope: &Envelope, structured: bool, rows_in: RowsIn) -> CallToolRes
     let whole = envelope.to_json();
     let mut other = whole.clone();
     let has_rows = take_rows(&mut other);
+    if structured && has_rows && rows_in == RowsIn::Structured {
+        // Whoever reads the text alone is told why there are counts and no rows.
+        point_to(&mut other, "structuredContent");
+    }
     let (text, structured_content) = match (structured, rows_in, has_rows) {
         (false, _, _) => (whole, None),
         (true, _, false) => (whole.clone(), Some(whole)),
@@ -144,6 +148,13 @@ fn render(envelope: &Envelope, structured: bool, rows_in: RowsIn) -> CallToolRes
     let mut result = if envelope.ok { CallToolResult::success(content) } else { CallToolResult::error(content) };
     result.structured_content = structured_content;
     result
+}
+
+/// Says in an envelope whose rows were taken where they are.
+fn point_to(envelope: &mut Value, place: &str) {
+    if let Some(members) = envelope.as_object_mut() {
+        members.insert("rowsIn".to_owned(), place.into());
+    }
 }
 
 /// Empties the row data of an envelope; returns whether there was any.
@@ -182,6 +193,13 @@ mod tests {
         assert_eq!(occurrences(true, RowsIn::Structured), (0, 1));
         assert_eq!(occurrences(true, RowsIn::Text), (1, 0));
         assert_eq!(occurrences(false, RowsIn::Structured), (1, 0));
+    }
+
+    #[test]
+    fn a_text_without_its_rows_says_where_they_are() {
+        let text = |rows_in| serde_json::to_string(&render(&sample(), true, rows_in).content).unwrap();
+        assert!(text(RowsIn::Structured).contains("rowsIn"));
+        assert!(!text(RowsIn::Text).contains("rowsIn"));
     }
 
     #[test]

@@ -122,7 +122,8 @@ where
 /// Adds a part to a line, of which only both ends are kept once it is too long.
 fn take(line: &mut Vec<u8>, tail: &mut Option<Vec<u8>>, part: &[u8]) {
     if tail.is_none() {
-        if line.len() + part.len() <= LINE_BYTES_MAX {
+        let ends = usize::from(part.ends_with(b"\n"));
+        if line.len() + part.len() - ends <= LINE_BYTES_MAX {
             line.extend_from_slice(part);
             return;
         }

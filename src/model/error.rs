@@ -180,8 +180,10 @@ codes! {
     Cancelled "cancelled" "timeout" again "the caller cancelled the request";
     PostgresAuthFailed "postgres_auth_failed" "postgres" never "Postgres does not accept the credentials";
     PostgresConnectionFailed "postgres_connection_failed" "postgres" again "Postgres cannot be reached, or the connection was lost";
+    ServerReadOnly "server_read_only" "postgres" again "the Postgres server takes no writes: it is a standby, or was set read-only";
     DiskFull "disk_full" "postgres" again "the disk of the Postgres server is full";
     DatabaseNotFound "database_not_found" "config" never "there is no such sandbox, or it is not the caller's";
+    MetadataDamaged "metadata_damaged" "config" never "the sandbox's row in the metadata was changed by another, so nothing is done with the sandbox";
     VersionMismatch "version_mismatch" "config" never "a profile and a Postgres version disagree";
     RestoreIncompatible "restore_incompatible" "config" never "a dump cannot be restored on this server";
     PostgresVersionUnavailable "postgres_version_unavailable" "config" never "no profile or installation has that Postgres version";

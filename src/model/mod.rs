@@ -20,6 +20,7 @@ mod secret;
 mod statement;
 mod time;
 mod trace;
+mod words;
 
 pub use context::*;
 pub use decision::*;
@@ -34,3 +35,4 @@ pub use secret::*;
 pub use statement::*;
 pub use time::*;
 pub use trace::*;
+pub use words::*;

@@ -36,6 +36,18 @@ impl SandboxNames {
     }
 }
 
+impl SandboxNames {
+    /// Returns whether these can be the names of sandbox `id` under `prefix`.
+    pub fn belong_to(&self, prefix: &str, id: SandboxId) -> bool {
+        let own =
+            self.database.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_') && rest.ends_with(&id.short()));
+        let roles = self.owner_role == format!("{}_role", self.database)
+            && self.readonly_role == format!("{}_ro", self.database);
+        let letters = self.database.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        own && roles && letters && !prefix.is_empty()
+    }
+}
+
 /// Says what is wrong with a configured prefix, if anything.
 pub fn prefix_fault(prefix: &str) -> Option<String> {
     let letters = prefix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');

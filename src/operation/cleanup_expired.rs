@@ -11,7 +11,7 @@ use super::list_databases::FailedProfile;
 use super::selector::ProfileSelector;
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind, Requested, SandboxId};
+use crate::model::{Failure, Impact, ObligationKind, Requested, SandboxId, counted};
 use crate::sandbox::{CleanupFilter, bounds};
 
 /// Arguments of `cleanup_expired`.
@@ -144,7 +144,12 @@ impl Operation for CleanupExpired {
         let verb = if dry_run { "would delete" } else { "deleted" };
         let count = if dry_run { report.selected.len() } else { report.deleted.len() };
         Ok(Done::new(
-            format!("{verb} {count} expired sandboxes, {} failed", failures.len()),
+            match (dry_run, failures.len()) {
+                (true, 0) => format!("{verb} {}", counted(count, "expired sandbox", "expired sandboxes")),
+                (_, failed) => {
+                    format!("{verb} {}, {failed} failed", counted(count, "expired sandbox", "expired sandboxes"))
+                }
+            },
             CleanedUp {
                 scope: if every_version { "all profiles" } else { "profile" }.to_owned(),
                 profiles: report.profiles,

@@ -180,7 +180,13 @@ impl Operation for CreateDatabase {
         let created = call.core.create(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
         let sandbox = &created.sandbox;
         let info = call.core.connection(sandbox, CredentialAccess::Owner).await?;
-        let installed = call.core.installed_extensions(&permit, sandbox.id).await?;
+        let mut installed = sandbox.extensions.clone();
+        if created.replayed {
+            // Its owner may have had others installed since.
+            let found = call.core.installed_extensions(&permit, sandbox.id).await?;
+            installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN).collect();
+        }
+        installed.sort();
         let server = call.core.ready(&sandbox.profile).await?;
         let redacted = connection::redacted(&info);
         let result = Created {
@@ -195,7 +201,7 @@ impl Operation for CreateDatabase {
             connection_strings_redacted: ConnectionStrings { direct: redacted },
             connection_usage:
                 "use run_sql with this databaseId; get_connection_string gives the full string on request".to_owned(),
-            installed_extensions: installed.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN).collect(),
+            installed_extensions: installed,
         };
         let verb = if created.replayed { "found" } else { "created" };
         let default = call.core.profile(&sandbox.profile)?.settings().default_ttl_minutes;

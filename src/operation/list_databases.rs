@@ -12,7 +12,7 @@ use super::selector::ProfileSelector;
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
 use crate::model::limits::LIST_PAGE_MAX;
-use crate::model::{Code, Failure, Impact, ObligationKind, Requested};
+use crate::model::{Code, Failure, Impact, ObligationKind, Requested, counted};
 use crate::sandbox::{ListFilter, ProfileFailure, Sandbox, bounds};
 
 /// The Postgres version that means every version.
@@ -62,11 +62,14 @@ pub(super) struct FailedProfile {
     profile: String,
     code: String,
     message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
 }
 
 impl From<ProfileFailure> for FailedProfile {
     fn from(failed: ProfileFailure) -> Self {
-        Self { profile: failed.profile, code: failed.failure.code.as_str().to_owned(), message: failed.failure.message }
+        let ProfileFailure { profile, failure } = failed;
+        Self { profile, code: failure.code.as_str().to_owned(), message: failure.message, hint: failure.hint }
     }
 }
 
@@ -182,7 +185,11 @@ impl Operation for ListDatabases {
             None => "all profiles",
         };
         Ok(Done::new(
-            format!("{} sandboxes", databases.len()),
+            format!(
+                "{}{}",
+                counted(databases.len(), "sandbox", "sandboxes"),
+                if report.truncated { ", and more beyond `nextCursor`" } else { "" }
+            ),
             Databases {
                 scope: scope.to_owned(),
                 profiles: report.profiles,

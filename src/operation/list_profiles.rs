@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind};
+use crate::model::{Failure, Impact, ObligationKind, counted};
 
 /// Arguments of `list_profiles`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -95,12 +95,12 @@ impl Operation for ListProfiles {
         }
         versions.sort_unstable();
         versions.dedup();
-        let hints = vec![format!(
-            "calls that name no profile use `{}`; a managed cluster starts when it is first needed",
-            call.core.default_profile()
-        )];
+        let mut hints = vec![format!("calls that name no profile use `{}`", call.core.default_profile())];
+        if profiles.iter().any(|profile| profile.managed) {
+            hints.push("a managed cluster starts when it is first needed".to_owned());
+        }
         Ok(Done::new(
-            format!("{} profiles", profiles.len()),
+            counted(profiles.len(), "profile", "profiles"),
             Profiles {
                 server_version: env!("CARGO_PKG_VERSION").to_owned(),
                 tool_count: call.tool_count,

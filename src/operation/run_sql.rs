@@ -190,9 +190,18 @@ impl Operation for RunSql {
         let input = permit.input();
         let work = Work::new(input, &script, &call.database)?;
         let access = if input.read_only() { CredentialAccess::ReadOnly } else { CredentialAccess::Owner };
-        let mut session = call.core.session(&permit, id, access).await?;
-        let handle = session.cancel_handle();
         let started = Instant::now();
+        // A session may have to be waited for: within the call's time, and cancelled like what follows.
+        let session = tokio::time::timeout_at(started + work.timeout, call.core.session(&permit, id, access));
+        let Some(lent) = call.cancel.run_until_cancelled(session).await else {
+            return Err(Failure::new(Code::Cancelled, "the call was cancelled by the caller"));
+        };
+        let mut session = lent.map_err(|_| {
+            let ms = work.timeout.as_millis();
+            Failure::new(Code::CommandTimeout, format!("no session with the sandbox could be had within {ms} ms"))
+                .hint("nothing was run; call again later, or with more time")
+        })??;
+        let handle = session.cancel_handle();
         let outcome = {
             let running = async {
                 let outcome = work.run(&mut session, started).await;

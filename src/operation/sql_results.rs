@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::envelope::EnvelopeError;
 use crate::engine::postgres::{Cell, Column, Notice, ResultSet};
 use crate::model::limits::{NOTICES_MAX, REPLY_FRAME_BYTES_MAX};
-use crate::model::{Code, Failure, Obligations};
+use crate::model::{Code, Failure, Obligations, counted};
 
 /// What a value costs beside its text, in bytes: quotes and a comma.
 const CELL_BYTES: u64 = 5;
@@ -227,14 +227,17 @@ impl SqlResults {
         match (self.result_sets.as_slice(), failed) {
             ([only], 0) => {
                 let tag = only.command_tag.as_deref().unwrap_or("SELECT");
+                if only.columns.is_empty() && only.returned_row_count == 0 {
+                    return tag.to_owned();
+                }
                 format!(
-                    "{tag}: {} rows returned{}",
-                    only.returned_row_count,
+                    "{tag}: {} returned{}",
+                    counted(only.returned_row_count, "row", "rows"),
                     if only.truncated { ", and more left out" } else { "" }
                 )
             }
-            (sets, 0) => format!("{} statements ran", sets.len()),
-            (sets, failed) => format!("{} statements ran, {failed} failed", sets.len()),
+            (sets, 0) => format!("{} ran", counted(sets.len(), "statement", "statements")),
+            (sets, failed) => format!("{} ran, {failed} failed", counted(sets.len(), "statement", "statements")),
         }
     }
 }

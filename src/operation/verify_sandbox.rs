@@ -8,7 +8,7 @@ use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
 use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Check, CheckStatus, Failure, Impact, ObligationKind};
+use crate::model::{Check, CheckStatus, Failure, Impact, ObligationKind, counted};
 
 /// Arguments of `verify_sandbox`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -58,8 +58,8 @@ pub(super) fn all_pass(checks: &[Check]) -> bool {
 pub(super) fn summary(checks: &[Check]) -> String {
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     format!(
-        "{} checks: {} ok, {} to look at, {} failed",
-        checks.len(),
+        "{}: {} ok, {} to look at, {} failed",
+        counted(checks.len(), "check", "checks"),
         count(CheckStatus::Ok),
         count(CheckStatus::Warn),
         count(CheckStatus::Fail)

@@ -10,7 +10,7 @@ use crate::model::{Balance, Bucket, Context, Phase, PolicyDecision, PolicyFault}
 use super::Spec;
 
 /// What a policy says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// The name its author gave it.
     pub name: String,

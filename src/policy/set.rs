@@ -5,6 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use sha2::{Digest, Sha256};
 
@@ -121,8 +125,8 @@ impl Set {
         let mut faults = set_faults(specs);
         let mut policies = Vec::new();
         if faults.is_empty() {
-            for spec in specs {
-                match load_policy(loader, spec) {
+            for loaded in load_all(loader, specs) {
+                match loaded {
                     Ok(policy) => policies.push(policy),
                     Err(found) => faults.extend(found),
                 }
@@ -184,13 +188,14 @@ fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<
     let (said, elapsed_us, fuel) = if concerned(policy, context) {
         let own: Vec<Balance> = balances.iter().filter(|balance| balance.policy == policy.info.name).cloned().collect();
         let request = Request { context, balances: &own, with_text: policy.info.sees_text };
-        span::policy(&policy.info.name, policy.info.mode.as_str()).in_scope(|| {
+        let here = span::policy(&policy.info.name, policy.info.mode.as_str());
+        here.in_scope(|| {
             let evaluation = configured.evaluator.evaluate(&request);
             let said = evaluation.answer.and_then(|decision| {
                 answer::check(&policy.info.description, &configured.buckets, &decision)?;
                 Ok(decision)
             });
-            note_on_span(&said, evaluation.fuel);
+            note_on_span(&here, &said, evaluation.fuel);
             (said.map_or_else(Said::Failed, Said::Decided), evaluation.elapsed_us, evaluation.fuel)
         })
     } else {
@@ -208,8 +213,8 @@ fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<
     Part { report, buckets: &configured.buckets, covers: policy.info.description.covers(context.operation) }
 }
 
-fn note_on_span(said: &Result<PolicyDecision, PolicyFault>, fuel: u64) {
-    let here = tracing::Span::current();
+/// Says on a policy's span what it said. Where nobody collects spans that one is none, and the current one another's.
+fn note_on_span(here: &tracing::Span, said: &Result<PolicyDecision, PolicyFault>, fuel: u64) {
     here.record(span::POLICY_FUEL, fuel);
     match said {
         Ok(decision) => {
@@ -285,6 +290,33 @@ fn set_faults(specs: &[Spec]) -> Vec<LoadFault> {
         }
     }
     faults
+}
+
+/// Loads the policies, in no particular order, on as many threads as run at once.
+fn load_all(loader: &dyn Loader, specs: &[Spec]) -> Vec<Result<Policy, Vec<LoadFault>>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut loaded = Vec::new();
+        while let Some(spec) = specs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            loaded.push(load_policy(loader, spec));
+        }
+        loaded
+    };
+    let others = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(specs.len()).saturating_sub(1);
+    thread::scope(|scope| {
+        // A thread that cannot be started leaves its share to the others.
+        let started: Vec<_> = (0..others)
+            .filter_map(|_| thread::Builder::new().name("policies".to_owned()).spawn_scoped(scope, work).ok())
+            .collect();
+        let mut loaded = work();
+        for thread in started {
+            match thread.join() {
+                Ok(theirs) => loaded.extend(theirs),
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+        loaded
+    })
 }
 
 fn load_policy(loader: &dyn Loader, spec: &Spec) -> Result<Policy, Vec<LoadFault>> {

@@ -415,3 +415,59 @@ fn descriptions_and_buckets_out_of_bounds_are_refused_at_load() {
     let (path, message) = load(fake(Verdict::Pass).with_bucket("b").with_bucket("b"));
     assert_eq!((path.as_str(), message.contains("declared twice")), ("settings", true));
 }
+
+#[test]
+fn a_set_is_taken_at_its_bounds_and_no_further() {
+    let faults = |specs: &[Spec]| {
+        let fakes = Fakes(specs.iter().map(|spec| (spec.name.clone(), fake(Verdict::Pass))).collect());
+        Set::load(&fakes, specs, 1).err().map_or(Vec::new(), |error| error.faults)
+    };
+    let check = |what: &str, value: u64, fits: bool, change: &dyn Fn(&mut Spec)| {
+        let mut spec = spec("p", ENFORCE);
+        change(&mut spec);
+        let found = faults(&[spec]);
+        if fits {
+            assert!(found.is_empty(), "{what} of {value}: {found:?}");
+        } else {
+            assert!(found.len() == 1 && found[0].path == what, "{what} of {value}: {found:?}");
+        }
+    };
+    let ranges = [
+        ("limits.fuel", FUEL_MIN, FUEL_MAX, 1),
+        ("limits.memory_kib", MEMORY_BYTES_MIN as u64, MEMORY_BYTES_MAX as u64, 1 << 10),
+        ("limits.timeout_ms", TIMEOUT_MS_MIN, TIMEOUT_MS_MAX, 1),
+    ];
+    for (what, min, max, step) in ranges {
+        let at = [
+            (min - step, false),
+            (min, true),
+            (min + step, true),
+            (max - step, true),
+            (max, true),
+            (max + step, false),
+        ];
+        for (value, fits) in at {
+            check(what, value, fits, &|spec| match what {
+                "limits.fuel" => spec.limits.fuel = value,
+                "limits.timeout_ms" => spec.limits.timeout_ms = value,
+                _ => spec.limits.memory_bytes = usize::try_from(value).unwrap(),
+            });
+        }
+    }
+    for (bytes, fits) in
+        [(COMPONENT_BYTES_MAX - 1, true), (COMPONENT_BYTES_MAX, true), (COMPONENT_BYTES_MAX + 1, false)]
+    {
+        check("source", bytes as u64, fits, &|spec| spec.component = Component::new(vec![0; bytes]));
+    }
+    for (bytes, fits) in [(SETTINGS_BYTES_MAX - 1, true), (SETTINGS_BYTES_MAX, true), (SETTINGS_BYTES_MAX + 1, false)] {
+        check("settings", bytes as u64, fits, &|spec| spec.settings = format!("{{}}{}", " ".repeat(bytes - 2)));
+    }
+    for (count, fits) in [(SECTIONS_MAX - 1, true), (SECTIONS_MAX, true), (SECTIONS_MAX + 1, false)] {
+        let section = |n: usize| Section { pattern: format!("o{n}"), settings: "{}".into() };
+        check("owners", count as u64, fits, &|spec| spec.sections = (0..count).map(section).collect());
+    }
+    for (count, fits) in [(POLICIES_MAX - 1, true), (POLICIES_MAX, true), (POLICIES_MAX + 1, false)] {
+        let specs: Vec<_> = (0..count).map(|n| spec(&format!("p{n}"), ENFORCE)).collect();
+        assert_eq!(faults(&specs).is_empty(), fits, "{count} policies");
+    }
+}

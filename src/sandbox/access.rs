@@ -2,11 +2,13 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::core::require;
-use super::pool::Reusable;
+use super::pool::{Reusable, Turn};
 use super::request::{over_ttl, ttl_limit};
 use super::{Core, Profile, Sandbox, State, not_found};
 use crate::admission::Permit;
@@ -15,12 +17,22 @@ use crate::engine::{ConnectionInfo, EngineError, ExtensionInfo, OWNER_LOGIN_CHEC
 use crate::model::{Check, CheckStatus, Code, CredentialAccess, Failure, Impact, SandboxId, Secret};
 use crate::store::Find;
 
+/// How long a call waits before it tries a crowded server again, the first and the later times: a closed session's
+/// backend needs some milliseconds to go.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// A turn that took longer to come was waited for.
+const WAITED: Duration = Duration::from_millis(50);
+
 /// A session into a sandbox, on loan. Goes back to the pool when dropped, if it is sound.
 pub struct SessionLease {
     core: Core,
     sandbox: SandboxId,
     access: CredentialAccess,
     session: Option<SandboxSession>,
+    /// There until the session is given back.
+    turn: Option<Turn>,
 }
 
 impl Deref for SessionLease {
@@ -41,8 +53,8 @@ impl DerefMut for SessionLease {
 
 impl Drop for SessionLease {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            self.core.inner().pool.give_back(self.sandbox, self.access, session);
+        if let (Some(session), Some(turn)) = (self.session.take(), self.turn.take()) {
+            self.core.inner().pool.give_back(self.sandbox, self.access, session, turn);
         }
     }
 }
@@ -96,11 +108,13 @@ impl Core {
         .await
     }
 
-    /// Lends a session as one of the sandbox's roles.
+    /// Lends a session as one of the sandbox's roles. Waits where the sandbox, its owner or this program have as many
+    /// out as they may, and where the server has no connection left.
     ///
     /// # Errors
     /// `sandbox_expired`, `sandbox_not_ready`, `obligation_unmet` for the owner role of a request that must only
-    /// read, `quota_exceeded` for it when the byte quota is used up, or the server cannot be reached.
+    /// read, `quota_exceeded` for it when the byte quota is used up, `busy` if none came free in time, or the server
+    /// cannot be reached.
     pub async fn session<T>(
         &self,
         permit: &Permit<T>,
@@ -114,20 +128,66 @@ impl Core {
             refuse_if_read_only(permit)?;
             self.admit_owner(permit, &profile, &sandbox).await?;
         }
-        let session = match self.inner().pool.take(id, access) {
+        let pool = &self.inner().pool;
+        let until = Instant::now() + self.session_wait();
+        let began = Instant::now();
+        let turn = pool.turn(id, access, &sandbox.owner, until).await?;
+        if began.elapsed() > WAITED {
+            // Meanwhile its time may have come.
+            profile.store.find(&Find::Id(id)).await?.ok_or_else(not_found)?.usable()?;
+        }
+        let session = match pool.take(id, access) {
             Some(session) => session,
-            None => {
-                let spec = self.spec(&profile, &sandbox).await?;
-                match profile.engine.session(&spec, access).await {
-                    Ok(session) => session,
-                    Err(error @ EngineError::Auth { .. }) if access == CredentialAccess::Owner => {
-                        return Err(self.why_owner_is_refused(&profile, id, error).await?);
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
+            None => self.open_session(&profile, &sandbox, access, until).await?,
         };
-        Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session) })
+        Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session), turn: Some(turn) })
+    }
+
+    /// Logs in as one of the sandbox's roles, waiting while the server has no connection left.
+    async fn open_session(
+        &self,
+        profile: &Arc<Profile>,
+        sandbox: &Sandbox,
+        access: CredentialAccess,
+        until: Instant,
+    ) -> Result<SandboxSession, Failure> {
+        let mut pause = PAUSE_MIN;
+        let spec = self.spec(profile, sandbox).await?;
+        loop {
+            let error = match profile.engine.session(&spec, access).await {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
+            let crowded = matches!(error, EngineError::Crowded { .. });
+            if !crowded || Instant::now() + pause >= until {
+                return Err(self.why_refused(profile, sandbox.id, access, error).await?);
+            }
+            // What waits for other sandboxes is in the way of this call.
+            self.inner().pool.close_one();
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            if let Some(session) = self.inner().pool.take(sandbox.id, access) {
+                return Ok(session);
+            }
+        }
+    }
+
+    /// Says why a login into a sandbox failed, which may have changed since it was looked at.
+    async fn why_refused(
+        &self,
+        profile: &Arc<Profile>,
+        id: SandboxId,
+        access: CredentialAccess,
+        error: EngineError,
+    ) -> Result<Failure, Failure> {
+        match (&error, access) {
+            (EngineError::Auth { .. }, CredentialAccess::Owner) => self.why_owner_is_refused(profile, id, error).await,
+            (EngineError::Auth { .. } | EngineError::Known(_) | EngineError::Crowded { .. }, _) => {
+                let now = profile.store.find(&Find::Id(id)).await?.ok_or_else(not_found)?;
+                Ok(now.usable().err().unwrap_or_else(|| error.into()))
+            }
+            (_, _) => Ok(error.into()),
+        }
     }
 
     /// Gives the read-only role again what it may see of the sandbox, where the owner's SQL took it away. Returns

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::decided::Decided;
 use super::pool::SessionPool;
 use super::{Profile, Sandbox, not_found};
 use crate::admission::Permit;
@@ -18,6 +20,9 @@ use crate::engine::postgres::SandboxSession;
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
+
+/// How long a call waits for a session unless told otherwise, in ms: as long as the usual statement may take.
+const SESSION_WAIT_MS: u64 = 30_000;
 
 /// What a core is made of.
 #[derive(Debug)]
@@ -39,6 +44,9 @@ pub(super) struct Inner {
     default_profile: String,
     pub(super) keys: KeyRing,
     pub(super) pool: SessionPool<SandboxSession>,
+    pub(super) decided: Decided,
+    /// How long a call waits for a session, in ms.
+    session_wait_ms: AtomicU64,
     /// Plans that a task of ours works on.
     running: Mutex<BTreeSet<PlanId>>,
     /// Profiles whose heartbeat is on.
@@ -92,6 +100,8 @@ impl Core {
             default_profile: parts.default_profile,
             keys: parts.keys,
             pool: SessionPool::new(),
+            decided: Decided::default(),
+            session_wait_ms: AtomicU64::new(SESSION_WAIT_MS),
             running: Mutex::default(),
             beating: Mutex::default(),
             tasks: TaskTracker::new(),
@@ -121,6 +131,15 @@ impl Core {
             Failure::new(Code::UnknownProfile, format!("there is no profile `{shown}`"))
                 .allowed(self.0.profiles.iter().map(|profile| profile.name()))
         })
+    }
+
+    /// Sets how long a call waits for a session into a sandbox before it is told to come back.
+    pub fn set_session_wait(&self, wait: Duration) {
+        self.0.session_wait_ms.store(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    pub(super) fn session_wait(&self) -> Duration {
+        Duration::from_millis(self.0.session_wait_ms.load(Ordering::Relaxed))
     }
 
     /// Opens a profile: starts its server if it is managed, migrates its metadata, and keeps saying that we live.
@@ -201,13 +220,19 @@ impl Core {
         self.0.running.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
-    /// Finds a sandbox by id: in the profile that the permit names, or else in every one, opening them as needed.
+    /// Finds a sandbox by id: as the permit's request was just decided on it, or else in the profile that the permit
+    /// names, or else in every one, opening them as needed.
     pub(super) async fn locate<T>(
         &self,
         permit: &Permit<T>,
         id: SandboxId,
     ) -> Result<(Arc<Profile>, Sandbox), Failure> {
         let granted = permit.grant().profile.as_deref();
+        if let Some((profile, sandbox)) = self.0.decided.take(permit.grant().request_id, id)
+            && granted.is_none_or(|name| name == profile.name())
+        {
+            return Ok((profile, sandbox));
+        }
         let mut unreachable = None;
         for profile in self.0.profiles.iter().filter(|profile| granted.is_none_or(|name| name == profile.name())) {
             let found = match self.open(profile).await {
@@ -216,6 +241,7 @@ impl Core {
             };
             match found {
                 Ok(Some(sandbox)) if !matches!(sandbox.state, State::Deleted | State::Failed) => {
+                    profile.check_engine(&sandbox)?;
                     return Ok((Arc::clone(profile), sandbox));
                 }
                 Ok(_) => {}

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{Core, Profile, Sandbox, State, bounds};
 use crate::engine::ServerInfo;
-use crate::model::{Code, Failure, SandboxId};
-use crate::store::Find;
+use crate::model::{Code, Failure, RequestId, SandboxId};
+use crate::store::{Find, LiveUse};
 
 /// The four optional arguments that most operations take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +43,15 @@ impl Target {
                 .hint("say which sandbox is meant; `list_databases` shows them")
         })
     }
+}
+
+/// What a request is about, and what the owners of its sandbox have live.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// What is meant.
+    pub target: Target,
+    /// What the sandbox's owner, and its group owner, have live; only where it was asked for and there is a sandbox.
+    pub counted: Option<LiveUse>,
 }
 
 /// The failure for a sandbox that is not there; worded the same for one that is not the caller's.
@@ -94,6 +104,29 @@ impl Core {
     /// `unknown_profile`, `version_mismatch`, `postgres_version_unavailable`, `database_not_found`, a name that is in
     /// two profiles, or a profile that could not be searched.
     pub async fn resolve(&self, selector: &Selector) -> Result<Target, Failure> {
+        Ok(self.resolve_with(selector, None, false).await?.target)
+    }
+
+    /// As [`Core::resolve`], for a request that is about to be decided, with what the sandbox's owners have live if
+    /// that is wanted. What is found stands for the act under the request's permit, if that follows at once.
+    ///
+    /// # Errors
+    /// As [`Core::resolve`].
+    pub async fn resolve_for(
+        &self,
+        request: RequestId,
+        selector: &Selector,
+        counted: bool,
+    ) -> Result<Resolved, Failure> {
+        self.resolve_with(selector, Some(request), counted).await
+    }
+
+    async fn resolve_with(
+        &self,
+        selector: &Selector,
+        request: Option<RequestId>,
+        counted: bool,
+    ) -> Result<Resolved, Failure> {
         let version = Version::parse(selector.postgres_version.as_deref())?;
         bounds::check_text("databaseName", selector.database_name.as_deref())?;
         let id = match selector.database_id.as_deref() {
@@ -105,34 +138,38 @@ impl Core {
             None => None,
         };
         if id.is_none() && selector.database_name.is_none() {
-            return self.resolve_profile(selector.profile.as_deref(), version).await;
+            let target = self.resolve_profile(selector.profile.as_deref(), version).await?;
+            return Ok(Resolved { target, counted: None });
         }
         let candidates = self.candidates(selector.profile.as_deref(), version).await?;
-        let searched =
-            join_all(candidates.iter().map(|profile| self.search(profile, id, selector.database_name.as_deref())))
-                .await;
-        let mut found: Vec<Target> = Vec::new();
+        let asked = Instant::now();
+        let name = selector.database_name.as_deref();
+        let searched = join_all(candidates.iter().map(|profile| self.search(profile, id, name, counted))).await;
+        let mut found: Vec<(Target, Option<LiveUse>)> = Vec::new();
         let mut failure = None;
         for (profile, result) in candidates.into_iter().zip(searched) {
             match result {
-                Ok(Some(sandbox)) => found.push(Target { profile, sandbox: Some(sandbox) }),
+                Ok(Some((sandbox, counted))) => found.push((Target { profile, sandbox: Some(sandbox) }, counted)),
                 Ok(None) => {}
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
         // Two profiles with one server and prefix show the same sandbox; that is one place.
-        found.dedup_by(|a, b| a.sandbox.as_ref().map(|s| s.id) == b.sandbox.as_ref().map(|s| s.id));
+        found.dedup_by(|(a, _), (b, _)| a.sandbox.as_ref().map(|s| s.id) == b.sandbox.as_ref().map(|s| s.id));
         if found.len() > 1 {
             return Err(Failure::new(Code::InvalidArguments, "the sandbox's name is in several profiles")
                 .hint("say which `profile` is meant")
-                .allowed(found.iter().map(|target| target.profile.name())));
+                .allowed(found.iter().map(|(target, _)| target.profile.name())));
         }
         match found.pop() {
-            Some(target) => {
+            Some((target, counted)) => {
                 if let Version::Major(wanted) = version {
                     check_major(&target.profile, wanted)?;
                 }
-                Ok(target)
+                if let (Some(request), Some(sandbox)) = (request, &target.sandbox) {
+                    self.inner().decided.keep(request, &target.profile, sandbox, asked);
+                }
+                Ok(Resolved { target, counted })
             }
             None => Err(failure.unwrap_or_else(not_found)),
         }
@@ -143,15 +180,20 @@ impl Core {
         profile: &Profile,
         id: Option<SandboxId>,
         name: Option<&str>,
-    ) -> Result<Option<Sandbox>, Failure> {
+        counted: bool,
+    ) -> Result<Option<(Sandbox, Option<LiveUse>)>, Failure> {
         let find = match (id, name) {
             (Some(id), _) => Find::Id(id),
             (None, Some(name)) => Find::Name(name.to_owned()),
             (None, None) => return Ok(None),
         };
         self.open(profile).await?;
-        let found = profile.store.find(&find).await?;
-        Ok(found.filter(|sandbox| {
+        let found = if counted {
+            profile.store.find_counted(&find).await?.map(|(sandbox, counted)| (sandbox, Some(counted)))
+        } else {
+            profile.store.find(&find).await?.map(|sandbox| (sandbox, None))
+        };
+        Ok(found.filter(|(sandbox, _)| {
             let gone = matches!(sandbox.state, State::Deleted | State::Failed);
             !gone && name.is_none_or(|name| sandbox.names.database == name)
         }))

@@ -8,8 +8,10 @@
 mod access;
 pub mod bounds;
 mod bytes;
+mod clock;
 mod core;
 mod create;
+mod decided;
 mod find;
 mod list;
 mod pool;
@@ -22,7 +24,7 @@ mod work;
 pub use self::core::{Core, Parts};
 pub use access::SessionLease;
 pub use create::Created;
-pub use find::{Selector, Target, not_found};
+pub use find::{Resolved, Selector, Target, not_found};
 pub use list::{ListFilter, ListReport, ProfileFailure};
 pub use pool::Reusable;
 pub use profile::{Profile, ProfileSettings};
@@ -30,4 +32,4 @@ pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
 pub use request::{CreateRequest, quota_limits, ttl_limit};
 pub use upkeep::{Orphans, UpkeepAudit};
 
-pub use crate::store::{Idempotency, Sandbox, State};
+pub use crate::store::{Idempotency, LiveUse, Sandbox, State};

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use tokio::sync::Mutex;
 
+use super::Sandbox;
+use super::clock::ClockWatch;
 use super::request::ALLOWED_BY_DEFAULT;
 use crate::engine::{Engine, ServerInfo};
 use crate::model::{Code, Failure, limits, prefix_fault};
@@ -45,8 +48,10 @@ pub struct Profile {
     pub(super) store: Store,
     pub(super) points: Arc<dyn FailPoints>,
     info: OnceLock<ServerInfo>,
-    /// Held while opening, so that many first calls start one server once.
-    opening: Mutex<()>,
+    pub(super) clock: ClockWatch,
+    /// Held while opening, so that many first calls start one server once. Keeps the last failure and when it came:
+    /// who has waited for an attempt that failed does not wait for another.
+    opening: Mutex<Option<(Instant, Failure)>>,
 }
 
 impl fmt::Debug for Profile {
@@ -98,6 +103,7 @@ impl Profile {
             store,
             points,
             info: OnceLock::new(),
+            clock: ClockWatch::default(),
             opening: Mutex::default(),
         })
     }
@@ -115,6 +121,19 @@ impl Profile {
     /// Returns the engine's kind, `postgres` for instance.
     pub fn engine_kind(&self) -> &'static str {
         self.engine.kind()
+    }
+
+    /// Checks that a sandbox is of this profile's engine: no other knows what it is made of.
+    pub(super) fn check_engine(&self, sandbox: &Sandbox) -> Result<(), Failure> {
+        let kind = self.engine.kind();
+        if sandbox.engine == kind {
+            return Ok(());
+        }
+        let found: String = sandbox.engine.chars().take(40).flat_map(char::escape_default).collect();
+        let text =
+            format!("sandbox {} is recorded as of engine `{found}`; profile `{}` has `{kind}`", sandbox.id, self.name);
+        Err(Failure::new(Code::MetadataDamaged, text)
+            .hint("nothing was done with it: have an operator put its row in `pgsandbox.sandboxes` right"))
     }
 
     /// Returns whether this program manages the server itself.
@@ -142,14 +161,22 @@ impl Profile {
         if self.store.is_open().await {
             return Ok(());
         }
-        let _one_at_a_time = self.opening.lock().await;
+        let asked = Instant::now();
+        let mut last = self.opening.lock().await;
         if self.store.is_open().await {
             return Ok(());
         }
-        let info = self.engine.ready().await.map_err(Failure::from)?;
-        self.info.get_or_init(|| info);
-        self.store.open().await?;
-        Ok(())
+        if let Some((_, failure)) = last.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(failure.clone());
+        }
+        let opened = async {
+            let info = self.engine.ready().await.map_err(Failure::from)?;
+            self.info.get_or_init(|| info);
+            Ok(self.store.open().await?)
+        };
+        let opened: Result<(), Failure> = opened.await;
+        *last = opened.as_ref().err().map(|failure| (Instant::now(), failure.clone()));
+        opened
     }
 }
 

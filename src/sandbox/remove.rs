@@ -237,6 +237,7 @@ impl Core {
         only_expired: bool,
         barred: impl FnOnce() + Send,
     ) -> Result<Removal, Failure> {
+        self.inner().decided.forget(id);
         let plan = PlanId::fresh();
         let _running = self.enter(plan);
         let begun = profile
@@ -270,6 +271,10 @@ impl Core {
     ) -> Result<(), Failure> {
         let _running = self.enter(held.plan);
         self.inner().pool.close(sandbox.id);
+        if let Err(failure) = profile.check_engine(sandbox) {
+            profile.store.release(&held, &failure.message).await?;
+            return Err(failure);
+        }
         let work = Work { profile: Arc::clone(profile), held, spec: removal_spec(sandbox) };
         work.remove(barred).await.map_err(|broken| {
             let mut failure = Failure::from(broken);

@@ -19,7 +19,7 @@ use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
 use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, Timestamp, Transport, fault};
 use crate::secret::Sealed;
-use crate::store::{After, Claimed, ListQuery, SealedPasswords};
+use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -31,6 +31,8 @@ const MEASURED_EVERY_SECONDS: i32 = 60;
 const MEASURED_AT_ONCE: i64 = 50;
 /// Attempts after which a removal is shown to people.
 const STUCK_AFTER_ATTEMPTS: i32 = 3;
+/// Clocks further apart are not merely inexact.
+const CLOCKS_APART_SECONDS_MAX: u64 = 60;
 /// Stuck removals shown.
 const STUCK_SHOWN_MAX: i64 = 50;
 
@@ -53,6 +55,8 @@ pub struct Orphans {
     pub missing: Vec<Sandbox>,
     /// Could not be removed several times, with the last reason.
     pub stuck: Vec<(Sandbox, String)>,
+    /// Have a row that this program does not leave behind: nothing is done with them.
+    pub damaged: Vec<Damage>,
 }
 
 /// The right to act and the place where it is recorded.
@@ -187,6 +191,14 @@ impl Core {
     }
 
     async fn reap_expired(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
+        let clock = profile.store.clock().await?;
+        if let Some(left) = profile.clock.doubts(clock, std::time::Instant::now(), Timestamp::now()) {
+            tracing::warn!(
+                profile = profile.name(), server_clock = %clock, seconds_left = left.as_secs(),
+                "the server's clock has jumped ahead; for a while nothing is removed for its time"
+            );
+            return Ok(());
+        }
         let mut query = ListQuery { limit: PAGE, ..ListQuery::default() };
         for _ in 0..PAGES_MAX {
             let page = profile.store.expired(&query).await?;
@@ -243,6 +255,10 @@ impl Core {
     pub async fn orphans(&self, profile: &str) -> Result<Orphans, Failure> {
         let profile = self.profile(profile)?;
         self.open(&profile).await?;
+        Self::compare(&profile).await
+    }
+
+    async fn compare(profile: &Profile) -> Result<Orphans, Failure> {
         let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(Failure::from)?;
         let names: Vec<String> = found.iter().map(|found| found.name.clone()).collect();
         // Of any profile: a prefix may begin with another's.
@@ -261,36 +277,47 @@ impl Core {
         }
         let stuck = profile.store.stuck(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
         let untracked = found.into_iter().filter(|found| !tracked.contains(&found.name)).collect();
-        Ok(Orphans { untracked, missing, stuck })
+        let damaged = profile.store.damage().await?;
+        Ok(Orphans { untracked, missing, stuck, damaged })
     }
 
-    /// Checks every profile for `doctor`: looks, and starts nothing. Only open profiles are compared with their metadata.
+    /// Checks every profile for `doctor`: looks, and starts nothing. Where a server answers, it is compared with its
+    /// metadata, and both with the keys.
     pub async fn health(&self) -> Vec<(String, Vec<Check>)> {
         let mut all = Vec::with_capacity(self.profiles().len());
         for profile in self.profiles() {
             let mut checks = profile.engine.health().await;
-            if profile.is_open().await {
-                checks.push(self.consistency(profile.name()).await);
+            let answers = |check: &Check| matches!(check.status, CheckStatus::Ok | CheckStatus::Warn);
+            if profile.is_open().await || checks.iter().all(answers) {
+                match profile.store.look().await {
+                    Ok(true) => {
+                        checks.push(Self::consistency(profile).await);
+                        checks.push(self.usable(profile).await);
+                        checks.push(Self::clocks_agree(profile).await);
+                    }
+                    // Nothing was made on this server yet, or it is an earlier program's: the first use sees to it.
+                    Ok(false) => {}
+                    Err(error) => checks.push(failed("metadata.schema", error.into())),
+                }
             }
             all.push((profile.name().to_owned(), checks));
         }
         all
     }
 
-    async fn consistency(&self, profile: &str) -> Check {
+    async fn consistency(profile: &Profile) -> Check {
         let name = "sandboxes.consistent".to_owned();
-        match self.orphans(profile).await {
-            Err(failure) => Check { name, status: CheckStatus::Fail, detail: failure.message, remedy: failure.hint },
-            Ok(Orphans { untracked, missing, stuck })
-                if untracked.is_empty() && missing.is_empty() && stuck.is_empty() =>
-            {
+        match Self::compare(profile).await {
+            Err(failure) => failed(&name, failure),
+            Ok(orphans) if orphans == Orphans::default() => {
                 let detail = "metadata and server agree".to_owned();
                 Check { name, status: CheckStatus::Ok, detail, remedy: None }
             }
-            Ok(Orphans { untracked, missing, stuck }) => {
-                let shown: Vec<String> = untracked
+            Ok(Orphans { untracked, missing, stuck, damaged }) => {
+                let shown: Vec<String> = damaged
                     .iter()
-                    .map(|found| format!("{} `{}` has no row", found.kind, found.name))
+                    .map(|row| format!("the row of sandbox {} was changed by another: {}", row.id, row.fault))
+                    .chain(untracked.iter().map(|found| format!("{} `{}` has no row", found.kind, found.name)))
                     .chain(
                         missing.iter().map(|sandbox| format!("the database of `{}` is gone", sandbox.names.database)),
                     )
@@ -298,10 +325,62 @@ impl Core {
                     .take(20)
                     .collect();
                 let remedy = "what has no row was not made by this program or its row was removed by hand: \
-                              look at it and drop it yourself; delete sandboxes whose database is gone";
+                              look at it and drop it yourself; delete sandboxes whose database is gone; put rows that \
+                              were changed right in `pgsandbox.sandboxes`, until then nothing is done with them";
                 Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy.to_owned()) }
             }
         }
+    }
+
+    async fn clocks_agree(profile: &Profile) -> Check {
+        let name = "clock.agrees".to_owned();
+        match profile.store.clock().await {
+            Err(error) => failed(&name, error.into()),
+            Ok(server) => {
+                let apart_seconds = server.ms_since(Timestamp::now()).unsigned_abs() / 1000;
+                let agree = apart_seconds <= CLOCKS_APART_SECONDS_MAX;
+                let status = if agree { CheckStatus::Ok } else { CheckStatus::Warn };
+                let detail = format!("the server's clock and this machine's are {apart_seconds} s apart");
+                let remedy = "set both clocks right: a sandbox's time is over by the server's";
+                Check { name, status, detail, remedy: (!agree).then(|| remedy.to_owned()) }
+            }
+        }
+    }
+
+    /// Checks that each sandbox is of an engine that is there, and that its passwords open: the ring has their keys, and
+    /// they are its own.
+    async fn usable(&self, profile: &Profile) -> Check {
+        let name = "sandboxes.usable";
+        let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };
+        let (mut count, mut faults) = (0, Vec::new());
+        for _ in 0..PAGES_MAX {
+            let page = match profile.store.list(&query).await {
+                Ok(page) => page,
+                Err(error) => return failed(name, error.into()),
+            };
+            let Some(last) = page.last() else { break };
+            query.after = Some(After { time: last.created_at, id: last.id });
+            for sandbox in &page {
+                count += 1;
+                let fault = match profile.check_engine(sandbox) {
+                    Ok(()) => self.spec(profile, sandbox).await.err(),
+                    Err(failure) => Some(failure),
+                };
+                // One that was removed since the page was read is none.
+                if let Some(failure) = fault.filter(|failure| failure.code != Code::DatabaseNotFound) {
+                    faults.push(format!("sandbox {}: {}", sandbox.id, failure.message));
+                }
+            }
+        }
+        if faults.is_empty() {
+            let detail = format!("the passwords of {count} sandboxes open");
+            return Check { name: name.to_owned(), status: CheckStatus::Ok, detail, remedy: None };
+        }
+        faults.truncate(20);
+        let remedy = "bring back the key file that they were sealed with; what was changed in the metadata cannot be \
+                      used any more, only deleted";
+        let detail = faults.join("; ");
+        Check { name: name.to_owned(), status: CheckStatus::Fail, detail, remedy: Some(remedy.to_owned()) }
     }
 
     /// Makes a new key, and seals the passwords of every live sandbox with it. Returns how many were sealed again.
@@ -313,7 +392,7 @@ impl Core {
             return Err(Failure::new(Code::Internal, "keys are rotated under the program's own permit only"));
         }
         self.inner().keys.rotate().await?;
-        let mut count = 0;
+        let (mut count, mut left) = (0, Vec::new());
         for profile in self.profiles() {
             self.open(profile).await?;
             let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };
@@ -322,11 +401,23 @@ impl Core {
                 let Some(last) = page.last() else { break };
                 query.after = Some(After { time: last.created_at, id: last.id });
                 for sandbox in &page {
-                    count += u64::from(self.reseal(profile, sandbox).await?);
+                    match self.reseal(profile, sandbox).await {
+                        Ok(sealed) => count += u64::from(sealed),
+                        // One whose key is lost, or whose row was edited, does not keep the rest from the new key.
+                        Err(failure) if !failure.retryable => left.push(failure),
+                        Err(failure) => return Err(failure),
+                    }
                 }
             }
         }
-        Ok(count)
+        match left.into_iter().next() {
+            None => Ok(count),
+            Some(mut first) => {
+                first.message =
+                    format!("{count} sandboxes were sealed with the new key, and not all: {}", first.message);
+                Err(first)
+            }
+        }
     }
 
     async fn reseal(&self, profile: &Profile, sandbox: &Sandbox) -> Result<bool, Failure> {
@@ -344,6 +435,10 @@ impl Core {
         }
         Ok(profile.store.replace_passwords(sandbox.id, &old, &new).await?)
     }
+}
+
+fn failed(name: &str, failure: Failure) -> Check {
+    Check { name: name.to_owned(), status: CheckStatus::Fail, detail: failure.message, remedy: failure.hint }
 }
 
 impl Steward {

@@ -363,4 +363,17 @@ mod tests {
         let ring = KeyRing::open(KeySource::File(write(&dir, KEY, 0o600))).await.unwrap();
         assert!(matches!(ring.rotate().await, Err(SecretError::NotOurs(_))));
     }
+
+    #[tokio::test]
+    async fn a_key_file_is_read_up_to_its_bound_and_no_further() {
+        let dir = tempfile::tempdir().unwrap();
+        for (bytes, fits) in
+            [(KEY_FILE_BYTES_MAX - 1, true), (KEY_FILE_BYTES_MAX, true), (KEY_FILE_BYTES_MAX + 1, false)]
+        {
+            // The key is the last line: what is not read to its end has none.
+            let text = format!("{}\n{KEY}", "#".repeat(usize::try_from(bytes).unwrap() - KEY.len() - 1));
+            let found = open(KeySource::File(write(&dir, &text, 0o600))).await;
+            assert_eq!(found.is_ok(), fits, "{bytes}: {found:?}");
+        }
+    }
 }

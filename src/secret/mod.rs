@@ -68,13 +68,19 @@ impl From<SecretError> for Failure {
         match error {
             SecretError::Unsafe { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("make the file the program's user's own, with mode 0600"),
-            SecretError::Source { detail, .. } => Self::new(Code::InvalidConfiguration, text).audit(detail),
+            SecretError::Source { detail, .. } => Self::new(Code::InvalidConfiguration, text)
+                .hint("see that the source is there, is no link, and that its disk is not full or read-only")
+                .audit(detail),
             SecretError::Malformed { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("a key is 32 random bytes in base64, one key per line, the current one last"),
             SecretError::UnknownKey(_) => Self::new(Code::InvalidConfiguration, text)
                 .hint("bring back the key file that the sandbox was made with, or delete the sandbox"),
-            SecretError::NotOurs(_) => Self::new(Code::InvalidConfiguration, text),
-            SecretError::Forged | SecretError::NoRandom => Self::new(Code::Internal, text),
+            SecretError::NotOurs(_) => {
+                Self::new(Code::InvalidConfiguration, text).hint("add the new key there, as the last one")
+            }
+            SecretError::Forged => Self::new(Code::MetadataDamaged, text)
+                .hint("have an operator put the sandbox's row right, or delete the sandbox"),
+            SecretError::NoRandom => Self::new(Code::Internal, text),
         }
     }
 }

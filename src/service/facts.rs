@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::model::{Code, Context, Decision, Failure, Phase, Principal, RequestId, ServerFacts, Timestamp};
 use crate::operation::{About, Asks, Spec};
-use crate::sandbox::{self, Core, Profile, Sandbox};
+use crate::policy::Set;
+use crate::sandbox::{self, Core, LiveUse, Profile, Resolved, Sandbox};
 use crate::sql::{Reader, Script};
 use crate::telemetry::span;
 
@@ -19,15 +20,24 @@ pub(super) struct Facts<'a> {
 /// Reads the request's SQL, once for everybody.
 pub(super) fn read_sql(reader: &Reader, asks: &Asks) -> Result<Option<Arc<Script>>, Failure> {
     let Some(text) = asks.sql.as_deref() else { return Ok(None) };
-    span::classify().in_scope(|| {
+    let here = span::classify();
+    here.in_scope(|| {
         let read = reader.read(text).map_err(Failure::from);
-        let here = tracing::Span::current();
         match &read {
             Ok(script) => _ = here.record(span::STATEMENT_COUNT, script.statements.len()),
             Err(failure) => span::failed(&here, failure),
         }
         read.map(Some)
     })
+}
+
+/// Adds the statements' texts where a policy that will be asked is granted them: no other request holds any.
+pub(super) fn show_texts(context: &mut Context, set: &Set, script: Option<&Script>, asks: &Asks) {
+    let (Some(script), Some(text)) = (script, asks.sql.as_deref()) else { return };
+    if set.sees_text(context) {
+        let texts = script.statements.iter().map(|s| text.get(s.text.clone()).unwrap_or_default().to_owned());
+        context.statement_texts = texts.collect();
+    }
 }
 
 impl Facts<'_> {
@@ -38,11 +48,12 @@ impl Facts<'_> {
         now: Timestamp,
         script: Option<&Script>,
     ) -> Result<Context, Failure> {
-        let (profile, sandbox) = self.resolve().await?;
+        let (profile, sandbox, counted) = self.resolve(id).await?;
         let group_owner =
             self.asks.group_owner.clone().or_else(|| sandbox.as_ref().and_then(|sandbox| sandbox.group_owner.clone()));
-        let (principal_usage, group_usage) = match &profile {
-            Some(profile) if self.asks.usage => {
+        let (principal_usage, group_usage) = match (&profile, counted) {
+            (_, Some((principal, group))) if self.asks.group_owner.is_none() => (Some(principal), group),
+            (Some(profile), _) if self.asks.usage => {
                 // What a sandbox uses is charged to its owner, who for the caller's own is the caller.
                 let owner = sandbox.as_ref().map_or(&self.principal.owner, |sandbox| &sandbox.owner);
                 let (principal, group) = self.core.usage(profile.name(), owner, group_owner.as_deref()).await?;
@@ -51,10 +62,6 @@ impl Facts<'_> {
             _ => (None, None),
         };
         let statements = script.map(|s| s.statements.iter().map(|s| s.facts.clone()).collect()).unwrap_or_default();
-        let text = self.asks.sql.as_deref().unwrap_or_default();
-        let statement_texts = script
-            .map(|s| s.statements.iter().map(|s| text.get(s.text.clone()).unwrap_or_default().to_owned()).collect())
-            .unwrap_or_default();
         Ok(Context {
             request_id: id,
             phase: Phase::Before,
@@ -68,21 +75,24 @@ impl Facts<'_> {
             principal_usage,
             group_usage,
             statements,
-            statement_texts,
+            statement_texts: Vec::new(),
             clone_source: None,
             requested: self.asks.requested.clone(),
             outcome: None,
         })
     }
 
-    async fn resolve(&self) -> Result<(Option<Arc<Profile>>, Option<Sandbox>), Failure> {
+    async fn resolve(
+        &self,
+        id: RequestId,
+    ) -> Result<(Option<Arc<Profile>>, Option<Sandbox>, Option<LiveUse>), Failure> {
         match &self.asks.about {
-            About::Program => Ok((None, None)),
-            About::Profile(selector) => Ok((Some(self.core.resolve(selector).await?.profile), None)),
+            About::Program => Ok((None, None, None)),
+            About::Profile(selector) => Ok((Some(self.core.resolve(selector).await?.profile), None, None)),
             About::Sandbox(selector) => {
-                let target = self.core.resolve(selector).await?;
+                let Resolved { target, counted } = self.core.resolve_for(id, selector, self.asks.usage).await?;
                 let sandbox = target.sandbox()?.clone();
-                Ok((Some(target.profile), Some(sandbox)))
+                Ok((Some(target.profile), Some(sandbox), counted))
             }
         }
     }

@@ -20,8 +20,12 @@ impl Preview for Service {
         let asks = prepared.asks();
         let script = facts::read_sql(&self.reader, &asks)?;
         let facts = Facts { core: &self.core, spec: entry.spec, principal, asks: &asks };
-        let context = facts.gather(RequestId::fresh(), Timestamp::now(), script.as_deref()).await?;
-        let decision = self.decide(&context, &asks).await?;
+        let mut context = facts.gather(RequestId::fresh(), Timestamp::now(), script.as_deref()).await?;
+        let set = self.set(context.operation).await?;
+        if let Some(set) = &set {
+            facts::show_texts(&mut context, set, script.as_deref(), &asks);
+        }
+        let decision = self.decide(set.as_deref(), &context, &asks)?;
         // What is not the caller's is not there, also for an explanation.
         if let (Some(refusal), About::Sandbox(_)) = (&decision.refusal, &asks.about)
             && refusal.code == Code::DatabaseNotFound

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::admission::AppliedLimit;
+use crate::admission::{AppliedLimit, limits};
 use crate::audit::{AuditError, Closing, Outcome};
 use crate::model::{Context, Decision, Failure, RequestId, SandboxId, Timestamp};
 use crate::operation::envelope::{LimitNote, PolicyNote};
@@ -67,6 +67,24 @@ impl Trail {
         }
         if let Err(failure) = outcome {
             span::failed(&span, failure);
+            if let Some((policy, code)) = &failure.policy {
+                span.record(span::POLICY_NAME, policy.as_str());
+                span.record(span::POLICY_CODE, code.as_str());
+            }
+        }
+        if acted(outcome) {
+            self.record_limits(&span);
+        }
+    }
+
+    /// Says under which limits the request stood, and whose they are: of a refused one, those that were decided.
+    fn record_limits(&self, span: &tracing::Span) {
+        let Some(decision) = self.decision.get() else { return };
+        let limits = limits(&decision.obligations);
+        let limits = limits.iter().map(LimitNote::from);
+        let limits = limits.map(|note| format!("{}={} by {}", note.limit, note.value, note.set_by)).collect::<Vec<_>>();
+        if !limits.is_empty() {
+            span.record(span::LIMITS, limits.join(", "));
         }
     }
 
@@ -89,8 +107,7 @@ impl Trail {
 
     /// Renders the reply. A closing line that could not be written is said; the deed stands.
     pub(super) fn reply(self, outcome: Result<Done<Value>, Failure>, closed: Result<(), AuditError>) -> Envelope {
-        let acted = outcome.as_ref().map_or(true, |done| !done.warnings.is_empty());
-        let note = self.note().filter(|_| acted);
+        let note = self.note().filter(|_| acted(&outcome));
         let mut envelope = match outcome {
             Ok(done) => Envelope::done(self.id, done, note),
             Err(failure) => {
@@ -113,6 +130,11 @@ impl Trail {
         let generation = self.decision.get()?.generation.digest.clone();
         Some(PolicyNote { generation, limits: limits.iter().map(LimitNote::from).collect() })
     }
+}
+
+/// Returns whether a limit may have acted on a request: it failed, or there is something to warn of.
+fn acted(outcome: &Result<Done<Value>, Failure>) -> bool {
+    outcome.as_ref().map_or(true, |done| !done.warnings.is_empty())
 }
 
 /// Logs why a request failed: refusals are the gate's daily work, and what nobody intended is for people to see.

@@ -16,6 +16,8 @@ use crate::model::{StatementClass as Class, Traits};
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) class: Class,
+    /// The class of the part that the parser reads: of the statement inside EXPLAIN, COPY and so on.
+    pub(super) class_inside: Class,
     /// The leading keywords, from tables of this file.
     pub(super) tag: String,
     pub(super) traits: Traits,
@@ -38,7 +40,7 @@ pub(super) enum Detail {
 
 impl Reading {
     fn new(class: Class, tag: impl Into<String>, detail: Detail) -> Self {
-        Self { class, tag: tag.into(), traits: Traits::default(), wants_autocommit: false, detail }
+        Self { class, class_inside: class, tag: tag.into(), traits: Traits::default(), wants_autocommit: false, detail }
     }
 
     fn with(mut self, traits: Traits) -> Self {
@@ -158,19 +160,29 @@ impl Hazards {
 /// Looks through a query or a data-changing statement, whose own first word is not looked at.
 fn find_query_hazards(words: &Words<'_>) -> Hazards {
     let mut hazards = Hazards::default();
-    let mut depth = 0_usize;
+    // Whether each open parenthesis began the query of a WITH item, and where the last of such ended.
+    let mut open = Vec::new();
+    let mut item_end = None;
     // Without WITH the grammar has no place for a data-changing statement inside a query.
     let mut with = words.is(0, "WITH");
     for index in 0..words.len() {
         match words.kind(index) {
-            Some(TokenKind::OpenParen) => depth += 1,
-            Some(TokenKind::CloseParen) => depth = depth.saturating_sub(1),
+            Some(TokenKind::OpenParen) => open.push(index > 0 && words.is_any(index - 1, &["AS", "MATERIALIZED"])),
+            Some(TokenKind::CloseParen) => {
+                let was_item = open.pop() == Some(true);
+                if was_item {
+                    item_end = Some(index);
+                }
+            }
             Some(TokenKind::Word) if index > 0 => {
                 let initial = words.word(index).as_bytes().first().map_or(0, u8::to_ascii_uppercase);
                 match initial {
                     b'W' if words.is(index, "WITH") => with = true,
                     b'I' if words.is(index, "INTO") && !words.is_label(index) => {
-                        hazards.into |= !(with && is_data_change(words, index - 1));
+                        // `INSERT INTO` begins a statement, or is a label and what makes a relation.
+                        let begins =
+                            index >= 2 && (words.has(index - 2, TokenKind::OpenParen) || item_end == Some(index - 2));
+                        hazards.into |= !(with && begins && is_data_change(words, index - 1));
                     }
                     b'F' if words.is(index, "FOR") && !words.is_label(index) => {
                         hazards.lock |= words.is_any(index + 1, &["UPDATE", "SHARE"])
@@ -179,7 +191,7 @@ fn find_query_hazards(words: &Words<'_>) -> Hazards {
                     }
                     b'I' | b'U' | b'D' | b'M' if with && is_data_change(words, index) => {
                         hazards.write = true;
-                        hazards.nested_write |= depth > 0;
+                        hazards.nested_write |= !open.is_empty();
                     }
                     _ => {}
                 }

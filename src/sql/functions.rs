@@ -69,7 +69,6 @@ const CONSTRUCTS: &[&str] = &[
     "row",
     "session_user",
     "substring",
-    "treat",
     "trim",
     "user",
     "xmlconcat",

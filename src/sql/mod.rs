@@ -168,11 +168,20 @@ fn one_relation(words: &Words<'_>, index: usize) -> Option<TreeFacts> {
 
 /// Puts together what keywords, tree and function names say.
 fn finish(statement: Cut, text: &str, tree: Option<TreeFacts>) -> Statement {
+    use StatementClass as C;
     let words = statement.words(text);
     let keyword_class = statement.reading.class;
     let tree_class = tree.as_ref().and_then(|t| t.class);
     let class = stricter(keyword_class, tree_class);
     let parsed = matches!(statement.reading.detail, Detail::Parse(_));
+    // Where keywords and tree see different statements, one of them took a name for a keyword: no name is trusted.
+    let keyword_inside = statement.reading.class_inside;
+    let differ = match (keyword_inside, tree_class) {
+        (C::Read | C::ReadLock | C::Write | C::Ddl, Some(tree)) => tree != keyword_inside,
+        (C::Read | C::ReadLock, None) => true,
+        _ => false,
+    };
+    let tree = tree.map(|tree| TreeFacts { complete: tree.complete && !(parsed && differ), ..tree });
     // A plain EXPLAIN may be of a write; every other safe class is about a query that only reads.
     let agrees = !parsed || class == StatementClass::Explain || tree_class == Some(StatementClass::Read);
 
@@ -190,7 +199,7 @@ fn finish(statement: Cut, text: &str, tree: Option<TreeFacts>) -> Statement {
             for call in &tree.calls {
                 traits.insert(call_traits(call));
             }
-            if tree.complete && !names_are_escaped(&words) {
+            if tree.complete && !names_are_escaped(&words) && !names_function_by_type(&words) {
                 if tree.relations.iter().any(|r| !is_qualified(&r.name)) {
                     traits.insert(Traits::UNQUALIFIED_RELATION);
                 }
@@ -268,6 +277,11 @@ fn called_names(tree: &TreeFacts) -> Vec<String> {
 /// Returns whether a name is written in Unicode escapes, so that it is not known here.
 fn names_are_escaped(words: &Words<'_>) -> bool {
     words.tokens().iter().any(|t| t.kind == scanner::TokenKind::UnicodeName)
+}
+
+/// Returns whether there is a `TREAT(x AS name)`: Postgres calls its own function of that name.
+fn names_function_by_type(words: &Words<'_>) -> bool {
+    (0..words.len()).any(|index| words.is(index, "TREAT") && words.has(index + 1, scanner::TokenKind::OpenParen))
 }
 
 /// Returns whether a folded name has a schema; a dot inside quotes makes none.

@@ -18,7 +18,7 @@ pub(super) fn read(words: &Words<'_>) -> Option<TreeFacts> {
         "VACUUM" | "ANALYZE" | "ANALYSE" => {
             tables(words, after_options(words, &["FULL", "FREEZE", "VERBOSE", "ANALYZE", "ANALYSE"]))?
         }
-        "CLUSTER" | "REPACK" => tables(words, after_options(words, &["VERBOSE"])).filter(|names| !names.is_empty())?,
+        "CLUSTER" | "REPACK" => cluster(words)?,
         "LOCK" => tables(words, if words.is(1, "TABLE") { 2 } else { 1 })?,
         "REINDEX" => reindex(words)?,
         _ => return None,
@@ -44,6 +44,7 @@ const BRINGS_RELATION: &[&str] = &[
     "SELECT",
     "ON",
     "INTO",
+    "TABLE",
 ];
 
 /// Words before a parenthesis that call nothing in these statements.
@@ -144,6 +145,17 @@ fn comment(words: &Words<'_>) -> Option<Vec<String>> {
         Some(on) => words.relation_name(on + 1).map(|name| vec![name]),
         None => Some(Vec::new()),
     }
+}
+
+/// Reads `CLUSTER t USING i`, and the older `CLUSTER i ON t`.
+fn cluster(words: &Words<'_>) -> Option<Vec<String>> {
+    let start = after_options(words, &["VERBOSE"]);
+    let (first, rest) = named(words, start)?;
+    if words.is(rest, "ON") {
+        let (table, end) = named(words, rest + 1)?;
+        return (end == words.len()).then(|| vec![first, table]);
+    }
+    tables(words, start).filter(|names| !names.is_empty())
 }
 
 fn reindex(words: &Words<'_>) -> Option<Vec<String>> {

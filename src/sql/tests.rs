@@ -473,3 +473,76 @@ fn errors_become_failures_without_any_of_the_text() {
     assert_eq!(failure.message, "the string that starts at line 1 has no end");
     assert!(!format!("{failure:?}").contains("hunter2"));
 }
+
+#[test]
+fn insert_as_a_label_hides_no_new_relation() {
+    check_class(&[
+        ("ddl", "WITH", "WITH w AS (SELECT 1) SELECT a insert INTO n FROM w"),
+        ("ddl", "WITH", "WITH w AS (SELECT 1) SELECT (1) insert INTO n FROM w"),
+        ("ddl", "WITH", "WITH w AS (SELECT 1) SELECT materialized (1) merge INTO n FROM w"),
+        ("write", "WITH", "WITH w AS NOT MATERIALIZED (SELECT 1), v AS (SELECT 2) INSERT INTO n SELECT 1"),
+        ("write", "WITH", "WITH w AS (INSERT INTO n SELECT 1 RETURNING a) SELECT * FROM w"),
+    ]);
+}
+
+#[test]
+fn what_keywords_and_tree_read_differently_has_no_known_relations() {
+    // `AND` is a label here, and `n` a new table.
+    for sql in ["SELECT d AND INTO n", "SELECT d AND INTO n FROM t", "EXPLAIN SELECT d OR INTO n"] {
+        assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
+    }
+}
+
+#[test]
+fn reads_in_rarer_forms_are_understood() {
+    for sql in [
+        "SELECT format('%s', variadic array[1, 2])",
+        "SELECT sum(a) OVER (ORDER BY b ROWS BETWEEN 2 PRECEDING AND CURRENT ROW EXCLUDE TIES) FROM t",
+        "SELECT sum(a) OVER (RANGE UNBOUNDED PRECEDING EXCLUDE NO OTHERS) FROM t",
+        "SELECT interval '1' second(2), interval '1 2:03' day to second (3)",
+        "SELECT xmlelement(name a, b), xmlpi(name \"x-y\"), c IS NOT DOCUMENT",
+        "WITH RECURSIVE w (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM w) CYCLE a SET c TO 'y' DEFAULT 'n' USING p SELECT * FROM w",
+        "WITH RECURSIVE w (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM w) SEARCH DEPTH FIRST BY a SET s CYCLE a SET c USING p SELECT * FROM w",
+    ] {
+        assert!(is_safe(sql), "{sql}");
+    }
+    for sql in ["SELECT second(2)", "SELECT 'x' second(2)", "SELECT f(variadic a)", "SELECT xmlelement(name a, f(b))"] {
+        assert!(!is_safe(sql), "{sql}");
+    }
+}
+
+#[test]
+fn a_call_in_the_dress_of_a_type_is_no_read() {
+    // Postgres makes it `pg_catalog.pg_sleep(1)`.
+    for sql in [
+        "SELECT TREAT(1 AS pg_sleep)",
+        "SELECT treat ('/etc/passwd' as pg_read_file)",
+        "SELECT a FROM t WHERE treat(a AS int)",
+    ] {
+        assert!(!is_safe(sql), "{sql}");
+        assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}: what is called is not known");
+    }
+}
+
+#[test]
+fn functions_that_the_parser_knows_by_name_are_reported() {
+    check_touched(&[
+        ("| substr", "SELECT substr('abc', 2)"),
+        ("| substring", "SELECT substring('abc', 2)"),
+        ("| substring", "SELECT substring(a)"),
+        ("| ceil floor", "SELECT ceil(1.5), floor(1.5)"),
+        ("*t | substr", "INSERT INTO t SELECT substr('abc', 1)"),
+    ]);
+}
+
+#[test]
+fn relations_in_rarer_places_are_reported_or_unknown() {
+    check_touched(&[("#i #t", "CLUSTER i ON t"), ("#t", "CLUSTER t USING i")]);
+    for sql in
+        ["CREATE TABLE p (a int, LIKE d, CHECK (true))", "ALTER TABLE w ATTACH PARTITION c FOR VALUES IN ((TABLE t))"]
+    {
+        let found = one(sql).facts;
+        let named = |name: &str| found.relations.iter().any(|r| r.name == name);
+        assert!(found.traits.contains(Traits::RELATIONS_UNKNOWN) || named("d") || named("t"), "{sql}: {found:?}");
+    }
+}

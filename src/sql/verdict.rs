@@ -64,6 +64,9 @@ fn looks_like_calls_are_explained(words: &Words<'_>, tree: &TreeFacts) -> bool {
         let quoted = words.has(index, TokenKind::QuotedName);
         let name = words.name(index).into_owned();
         let schema = (index >= 2 && words.has(index - 1, TokenKind::Dot)).then(|| words.name(index - 2).into_owned());
+        if schema.is_none() && !quoted && is_interval_field(words, index) {
+            return true;
+        }
         if schema.is_none() && !quoted && words.is(index, "OPERATOR") {
             return names_own_operator(words, index);
         }
@@ -74,6 +77,16 @@ fn looks_like_calls_are_explained(words: &Words<'_>, tree: &TreeFacts) -> bool {
         }
         is_allowed(&Call { schema, name, quoted })
     })
+}
+
+/// Returns whether `SECOND(…)` at `index` is how precise an interval is.
+fn is_interval_field(words: &Words<'_>, index: usize) -> bool {
+    let after_literal = index >= 2 && words.has(index - 1, TokenKind::String) && words.is(index - 2, "INTERVAL");
+    let after_field = index >= 2 && words.is(index - 1, "TO") && words.is_any(index - 2, &["DAY", "HOUR", "MINUTE"]);
+    words.is(index, "SECOND")
+        && (after_literal || after_field)
+        && words.has(index + 2, TokenKind::Number)
+        && words.has(index + 3, TokenKind::CloseParen)
 }
 
 /// Returns whether `OPERATOR(…)` at `index` names an operator of Postgres' own schema, or none in particular.

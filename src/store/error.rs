@@ -3,12 +3,9 @@
 use tokio_postgres::error::SqlState;
 
 use super::Point;
-use crate::engine::{DISK_FULL, DISK_FULL_HINT, EngineError};
+use crate::engine::{EngineError, server_condition};
 use crate::model::fault::Injected;
-use crate::model::{Code, Failure};
-
-/// A lock was not granted in time, or the statement was stopped for its time.
-const TOOK_TOO_LONG: [&str; 2] = ["55P03", "57014"];
+use crate::model::{Code, Failure, SandboxId};
 
 /// What can go wrong with the metadata.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -58,6 +55,14 @@ pub enum StoreError {
     /// The store is used before it is opened.
     #[error("the metadata of profile `{0}` is not open")]
     NotOpen(String),
+    /// A sandbox's row holds a value that this program does not write there: somebody has edited it.
+    #[error("the metadata of sandbox {sandbox} was changed by another: {what} is not as this program writes it")]
+    Damaged {
+        /// The sandbox.
+        sandbox: SandboxId,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// A stored value is none that this program writes.
     #[error("the metadata holds a value that this program does not write: {0}")]
     Corrupt(&'static str),
@@ -124,19 +129,25 @@ impl From<StoreError> for Failure {
                 .hint("see whether the server runs, then call again")
                 .audit(detail),
             StoreError::Engine(error) => error.into(),
-            StoreError::Refused { sqlstate, detail, .. } if TOOK_TOO_LONG.contains(&sqlstate.as_str()) => {
-                Self::new(Code::Busy, text).hint("call again later").audit(detail)
+            StoreError::Refused { sqlstate, detail, .. } => {
+                let (code, hint) = server_condition(&sqlstate)
+                    .unwrap_or((Code::Internal, "see the log under the request id, and `pgsandbox doctor`"));
+                let mut failure = Self::new(code, text).hint(hint).audit(detail);
+                failure.detail_mut().sqlstate = Some(sqlstate);
+                failure
             }
-            StoreError::Refused { sqlstate, detail, .. } if sqlstate == DISK_FULL => {
-                Self::new(Code::DiskFull, text).hint(DISK_FULL_HINT).audit(detail)
-            }
-            StoreError::Refused { detail, .. } => Self::new(Code::Internal, text).audit(detail),
+            StoreError::Damaged { .. } => Self::new(Code::MetadataDamaged, text).hint(
+                "nothing was done with it: have an operator put its row in `pgsandbox.sandboxes` right; \
+                 `pgsandbox doctor` lists all such rows",
+            ),
             StoreError::Foreign { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("use another admin database, or move the schema away; it was not touched"),
             StoreError::Newer { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("use the newer version of this program; the schema was not touched"),
             StoreError::Fenced => Self::new(Code::Busy, text).hint("look at the sandbox again before a second try"),
-            StoreError::NotOpen(_) | StoreError::Corrupt(_) | StoreError::Stopped(_) => Self::new(Code::Internal, text),
+            StoreError::Corrupt(_) => Self::new(Code::MetadataDamaged, text)
+                .hint("have an operator look at schema `pgsandbox`, and restore it from a backup if need be"),
+            StoreError::NotOpen(_) | StoreError::Stopped(_) => Self::new(Code::Internal, text),
         }
     }
 }

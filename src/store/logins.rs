@@ -5,7 +5,7 @@
 
 use uuid::Uuid;
 
-use super::record::{self, SANDBOX_COLUMNS};
+use super::record::{self, SANDBOX_COLUMNS, SOUND};
 use super::sandboxes::cursor;
 use super::{After, ByteLimits, Sandbox, Store, StoreError, StoreSession};
 use crate::model::SandboxId;
@@ -57,7 +57,7 @@ impl Store {
                      as exceeds
                  from live)
              select {SANDBOX_COLUMNS} from b
-             where b.state = 'ready' and b.exceeds <> b.login_withheld
+             where b.state = 'ready' and b.exceeds <> b.login_withheld and {SOUND}
                and ($2::bigint is null or (b.created_at, b.id) > (to_timestamp($2::bigint / 1000.0), $3::uuid))
              order by b.created_at, b.id limit $4"
         );

@@ -23,6 +23,11 @@ fn known_version() -> i32 {
     i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX)
 }
 
+/// Checks the schema without changing anything. Returns whether it is there in this program's version.
+pub(super) async fn look(session: &StoreSession) -> Result<bool, StoreError> {
+    Ok(installed_version(&**session).await? == Some(known_version()))
+}
+
 /// Checks the schema, and migrates it where it is missing or older.
 pub(super) async fn migrate(session: &mut StoreSession) -> Result<(), StoreError> {
     if installed_version(&**session).await? == Some(known_version()) {

@@ -4,7 +4,9 @@
 //! Time is the database's clock. Whoever writes for a plan must hold it: the epoch of the holder fences off one
 //! that was paused and lost it. Nothing here touches a sandbox or knows what one is made of.
 
+mod damage;
 mod error;
+mod facts;
 mod failpoint;
 mod logins;
 mod migrate;
@@ -20,9 +22,12 @@ use std::sync::atomic::AtomicI32;
 
 use tokio::sync::Mutex;
 
+use self::facts::Presence;
 use crate::model::fault;
 
+pub use damage::Damage;
 pub use error::StoreError;
+pub use facts::LiveUse;
 pub use failpoint::{FailPoints, Inert, Point};
 pub use logins::LoginTurn;
 pub use plans::{BeginDelete, Claimed};
@@ -43,7 +48,7 @@ pub struct Store {
     /// Our number among the servers on this metadata; 0 until the store is open.
     number: AtomicI32,
     /// The session whose lock says that we live.
-    presence: Mutex<Option<StoreSession>>,
+    presence: Mutex<Option<Arc<Presence>>>,
 }
 
 impl fmt::Debug for Store {

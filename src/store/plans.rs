@@ -3,11 +3,12 @@
 //! Every write names the holder and epoch and changes nothing if the plan has changed hands, so a server that was
 //! paused and lost a plan is told so at its next line. A change of a plan and of its sandbox is one statement.
 
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::record::{self, SANDBOX_COLUMNS, SANDBOX_COLUMNS_COUNT as MORE};
+use super::record::{self, SANDBOX_COLUMNS, SANDBOX_COLUMNS_COUNT as MORE, SOUND};
 use super::servers::holder_lives;
-use super::{Held, Mark, PlanKind, Sandbox, Store, StoreError};
+use super::{Held, Mark, PlanKind, Sandbox, Store, StoreError, StoreSession};
 use crate::model::{PlanId, RequestId, SandboxId};
 
 /// The first wait after a failed attempt, doubled each time.
@@ -67,7 +68,16 @@ impl Store {
         let written = self
             .session(point)
             .await?
-            .execute(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &step, &mark.as_str()])
+            .execute_typed(
+                &sql,
+                &[
+                    (&Uuid::from(held.plan), Type::UUID),
+                    (&held.holder, Type::INT4),
+                    (&held.epoch, Type::INT8),
+                    (&step, Type::TEXT),
+                    (&mark.as_str(), Type::TEXT),
+                ],
+            )
             .await
             .map_err(self.typed("write the journal"))?;
         self.written(point).await?;
@@ -106,7 +116,10 @@ impl Store {
         let row = self
             .session("finish-create")
             .await?
-            .query_opt(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch])
+            .query_typed_opt(
+                &sql,
+                &[(&Uuid::from(held.plan), Type::UUID), (&held.holder, Type::INT4), (&held.epoch, Type::INT8)],
+            )
             .await
             .map_err(self.typed("end a plan"))?;
         self.written("finish-create").await?;
@@ -200,6 +213,10 @@ impl Store {
         let me = self.number()?;
         let typed = self.typed("mark a sandbox for removal");
         let mut session = self.session("begin-delete").await?;
+        if let Some(begun) = self.mark_ready(&session, id, plan, request_id, only_expired).await? {
+            self.written("mark-ready").await?;
+            return Ok(begun);
+        }
         let transaction = session.transaction().await.map_err(&typed)?;
         let select =
             format!("select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.id = $1 and b.prefix = $2 for update");
@@ -208,11 +225,36 @@ impl Store {
         let mut sandbox = record::sandbox(&self.profile, &row)?;
         let held = match sandbox.state {
             super::State::Deleted | super::State::Failed => return Ok(BeginDelete::Gone),
-            super::State::Creating => return Ok(BeginDelete::Creating(sandbox)),
+            super::State::Creating if has_open_plan(&transaction, id, &typed).await? => {
+                return Ok(BeginDelete::Creating(sandbox));
+            }
             super::State::Ready if only_expired && !sandbox.expired() => {
                 return Ok(BeginDelete::NotExpired(sandbox));
             }
-            super::State::Ready => {
+            super::State::Deleting if has_open_plan(&transaction, id, &typed).await? => {
+                let sql = format!(
+                    "update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now()
+                     where p.sandbox_id = $1 and p.state in ('running', 'undoing') and {}
+                     returning p.id, p.kind, p.epoch",
+                    free("$2", "$3")
+                );
+                let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
+                let row = transaction.query_opt(&sql, &[&Uuid::from(id), &me, &running]).await.map_err(&typed)?;
+                let Some(row) = row else { return Ok(BeginDelete::Theirs(sandbox)) };
+                let (plan, kind, epoch): (Uuid, String, i64) = (row.get(0), row.get(1), row.get(2));
+                Held { plan: plan.into(), sandbox: id, kind: PlanKind::parse(&kind)?, holder: me, epoch }
+            }
+            // Being made or removed without a plan is nothing that this program leaves, nor is ready with one: somebody
+            // has edited the row. What is asked for here is that it goes.
+            super::State::Ready | super::State::Creating | super::State::Deleting => {
+                transaction
+                    .execute(
+                        "update pgsandbox.plans set state = 'undone', holder = null, epoch = epoch + 1
+                         where sandbox_id = $1 and state in ('running', 'undoing')",
+                        &[&Uuid::from(id)],
+                    )
+                    .await
+                    .map_err(&typed)?;
                 transaction
                     .execute("update pgsandbox.sandboxes set state = 'deleting' where id = $1", &[&Uuid::from(id)])
                     .await
@@ -227,25 +269,50 @@ impl Store {
                     .map_err(&typed)?;
                 Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1 }
             }
-            super::State::Deleting => {
-                let sql = format!(
-                    "update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now()
-                     where p.sandbox_id = $1 and p.state in ('running', 'undoing') and {}
-                     returning p.id, p.kind, p.epoch",
-                    free("$2", "$3")
-                );
-                let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
-                let row = transaction.query_opt(&sql, &[&Uuid::from(id), &me, &running]).await.map_err(&typed)?;
-                let Some(row) = row else { return Ok(BeginDelete::Theirs(sandbox)) };
-                let (plan, kind, epoch): (Uuid, String, i64) = (row.get(0), row.get(1), row.get(2));
-                Held { plan: plan.into(), sandbox: id, kind: PlanKind::parse(&kind)?, holder: me, epoch }
-            }
         };
         self.pass("begin-delete-commit").await?;
         transaction.commit().await.map_err(&typed)?;
         self.written("begin-delete").await?;
         sandbox.state = super::State::Deleting;
         Ok(BeginDelete::Ours(held, sandbox))
+    }
+
+    /// Marks a sandbox for removal that is ready, as most are, and writes its plan: in one statement.
+    async fn mark_ready(
+        &self,
+        session: &StoreSession,
+        id: SandboxId,
+        plan: PlanId,
+        request_id: RequestId,
+        only_expired: bool,
+    ) -> Result<Option<BeginDelete>, StoreError> {
+        let me = self.number()?;
+        self.pass("mark-ready").await?;
+        let sql = format!(
+            "with b as (update pgsandbox.sandboxes b set state = 'deleting'
+                        where b.id = $1 and b.prefix = $2 and b.state = 'ready' and (not $3 or b.expires_at <= now())
+                        returning b.*),
+                  p as (insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
+                        select $4, b.id, 'delete', 'running', $5, $6 from b)
+             select {SANDBOX_COLUMNS} from b"
+        );
+        let row = session
+            .query_typed_opt(
+                &sql,
+                &[
+                    (&Uuid::from(id), Type::UUID),
+                    (&self.prefix, Type::TEXT),
+                    (&only_expired, Type::BOOL),
+                    (&Uuid::from(plan), Type::UUID),
+                    (&me, Type::INT4),
+                    (&Uuid::from(request_id), Type::UUID),
+                ],
+            )
+            .await
+            .map_err(self.typed("mark a sandbox for removal"))?;
+        let Some(row) = row else { return Ok(None) };
+        let held = Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1 };
+        Ok(Some(BeginDelete::Ours(held, record::sandbox(&self.profile, &row)?)))
     }
 
     /// Opens the removal of a sandbox that is marked as gone while something of it is still there.
@@ -280,7 +347,7 @@ impl Store {
         let sql = format!(
             "with due as (
                  select p.id from pgsandbox.plans p join pgsandbox.sandboxes b on b.id = p.sandbox_id
-                 where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {}
+                 where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {} and {SOUND}
                  order by p.next_attempt_at, p.created_at limit $4 for update of p skip locked),
              p as (update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now() from due where p.id = due.id
                    returning p.id, p.sandbox_id, p.kind, p.epoch, p.attempts, p.created_at)
@@ -315,7 +382,7 @@ impl Store {
         let sql = format!(
             "select {SANDBOX_COLUMNS}, coalesce(p.last_error, '') from pgsandbox.plans p
              join pgsandbox.sandboxes b on b.id = p.sandbox_id
-             where b.prefix = $1 and p.state in ('running', 'undoing') and p.attempts >= $2
+             where b.prefix = $1 and p.state in ('running', 'undoing') and p.attempts >= $2 and {SOUND}
              order by p.created_at limit $3"
         );
         let rows = self
@@ -326,6 +393,15 @@ impl Store {
             .map_err(self.typed("list stuck removals"))?;
         rows.iter().map(|row| Ok((record::sandbox(&self.profile, row)?, row.get(MORE)))).collect()
     }
+}
+
+async fn has_open_plan(
+    transaction: &tokio_postgres::Transaction<'_>,
+    id: SandboxId,
+    typed: &impl Fn(tokio_postgres::Error) -> StoreError,
+) -> Result<bool, StoreError> {
+    let sql = "select exists (select from pgsandbox.plans where sandbox_id = $1 and state in ('running', 'undoing'))";
+    Ok(transaction.query_one(sql, &[&Uuid::from(id)]).await.map_err(typed)?.get(0))
 }
 
 /// A condition that holds while nobody works on plan `p`; takes our number and the array of plans we work on.

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::StoreError;
 use crate::model::{
-    Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxNames, Scope, Timestamp,
+    Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxNames, Scope, Timestamp, counted,
 };
 
 /// A sandbox's state. *Expired* is none: it is a comparison with the server's clock.
@@ -35,11 +35,10 @@ impl State {
         }
     }
 
-    fn parse(text: &str) -> Result<Self, StoreError> {
+    fn parse(text: &str) -> Option<Self> {
         [Self::Creating, Self::Ready, Self::Deleting, Self::Deleted, Self::Failed]
             .into_iter()
             .find(|state| state.as_str() == text)
-            .ok_or(StoreError::Corrupt("a sandbox's state"))
     }
 }
 
@@ -126,7 +125,8 @@ impl Sandbox {
             )
             .hint("extend it before it is cleaned up, or create another")),
             State::Creating => {
-                Err(Failure::new(Code::SandboxNotReady, format!("sandbox `{name}` is still being made")))
+                Err(Failure::new(Code::SandboxNotReady, format!("sandbox `{name}` is still being made"))
+                    .hint("call again in a moment"))
             }
             State::Deleting | State::Deleted | State::Failed => {
                 Err(Failure::new(Code::SandboxNotReady, format!("sandbox `{name}` is being removed"))
@@ -313,7 +313,7 @@ pub enum ReserveError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuotaExceeded {
     /// Too many live sandboxes.
-    #[error("{who} has {used} live sandboxes on profile `{profile}`; the limit is {}, set by `{}`", limit.value, limit.set_by)]
+    #[error("{who} has {} on profile `{profile}`; the limit is {}, set by `{}`", counted(used, "live sandbox", "live sandboxes"), limit.value, limit.set_by)]
     Live {
         /// The profile.
         profile: String,
@@ -338,7 +338,8 @@ pub enum QuotaExceeded {
     },
     /// Too many sandboxes still being removed.
     #[error(
-        "{used} sandboxes of {who} on profile `{profile}` are still being removed; the limit is {limit}, set by `core`"
+        "{} of {who} on profile `{profile}` still to be removed; the limit is {limit}, set by `core`",
+        counted(used, "sandbox", "sandboxes")
     )]
     Backlog {
         /// The profile.
@@ -380,58 +381,89 @@ impl From<ReserveError> for Failure {
 /// The columns that [`sandbox`] reads, in order.
 pub(super) const SANDBOX_COLUMNS: &str = "b.id, b.engine, b.database_name, b.owner_role, b.readonly_role, b.owner, \
      b.subject, b.group_owner, b.labels, b.hint, b.origin, b.extensions, b.state, b.failure, b.bytes, \
-     (extract(epoch from b.created_at) * 1000)::bigint, (extract(epoch from b.expires_at) * 1000)::bigint, \
-     (extract(epoch from pg_catalog.now()) * 1000)::bigint, b.owner_bytes_max, b.group_bytes_max, b.login_withheld";
+     case when pg_catalog.isfinite(b.created_at) then (extract(epoch from b.created_at) * 1000)::bigint end, \
+     case when pg_catalog.isfinite(b.expires_at) then (extract(epoch from b.expires_at) * 1000)::bigint end, \
+     (extract(epoch from pg_catalog.now()) * 1000)::bigint, b.owner_bytes_max, b.group_bytes_max, b.login_withheld, \
+     b.prefix";
 
 /// How many they are: what a query reads besides begins here.
-pub(super) const SANDBOX_COLUMNS_COUNT: usize = 21;
+pub(super) const SANDBOX_COLUMNS_COUNT: usize = 22;
+
+/// A condition that holds for a row `b` if [`sandbox`] reads it. Whatever works through many sandboxes asks for it, so
+/// that one row somebody has edited stands in nobody else's way; what has one such row in hand is refused instead.
+pub(super) const SOUND: &str = "(
+    pg_catalog.isfinite(b.created_at) and b.created_at between '1970-01-01Z' and '9999-12-31Z'
+    and pg_catalog.isfinite(b.expires_at) and b.expires_at between '1970-01-01Z' and '9999-12-31Z'
+    and pg_catalog.starts_with(b.database_name, b.prefix || '_') and b.database_name ~ '^[a-z0-9_]+$'
+    and pg_catalog.right(b.database_name, 10) = pg_catalog.left(pg_catalog.replace(b.id::text, '-', ''), 10)
+    and b.owner_role = b.database_name || '_role' and b.readonly_role = b.database_name || '_ro'
+    and coalesce(b.bytes, 0) >= 0 and coalesce(b.owner_bytes_max, 0) >= 0 and coalesce(b.group_bytes_max, 0) >= 0
+    and coalesce(pg_catalog.array_ndims(b.extensions), 1) = 1
+    and not exists (select from pg_catalog.unnest(b.extensions) e where e is null)
+    and pg_catalog.jsonb_typeof(b.labels) = 'object'
+    and not pg_catalog.jsonb_path_exists(b.labels, 'strict $.* ? (@.type() <> \"string\")', '{}', true))";
+
+/// The last millisecond that is read as a time: of the year 9999.
+const TIME_MS_MAX: u64 = 253_402_300_799_999;
 
 /// Reads a row of [`SANDBOX_COLUMNS`].
 pub(super) fn sandbox(profile: &str, row: &Row) -> Result<Sandbox, StoreError> {
-    let typed = StoreError::from_driver("read a sandbox");
-    let text = |at: usize| row.try_get::<_, String>(at).map_err(&typed);
-    let id: Uuid = row.try_get(0).map_err(&typed)?;
-    let size = |at: usize| -> Result<Option<u64>, StoreError> {
-        let bytes: Option<i64> = row.try_get(at).map_err(&typed)?;
-        bytes.map(u64::try_from).transpose().map_err(|_| StoreError::Corrupt("a size"))
+    let id: Uuid = row.try_get(0).map_err(|_| StoreError::Corrupt("the id of a sandbox"))?;
+    let id = SandboxId::from(id);
+    read(id, profile, row).map_err(|what| StoreError::Damaged { sandbox: id, what })
+}
+
+fn read(id: SandboxId, profile: &str, row: &Row) -> Result<Sandbox, &'static str> {
+    let text = |at: usize, what: &'static str| row.try_get::<_, String>(at).map_err(|_| what);
+    let size = |at: usize, what: &'static str| -> Result<Option<u64>, &'static str> {
+        let bytes: Option<i64> = row.try_get(at).map_err(|_| what)?;
+        bytes.map(u64::try_from).transpose().map_err(|_| what)
     };
-    Ok(Sandbox {
-        id: id.into(),
+    let sandbox = Sandbox {
+        id,
         profile: profile.to_owned(),
-        engine: text(1)?,
-        names: SandboxNames { database: text(2)?, owner_role: text(3)?, readonly_role: text(4)? },
-        owner: text(5)?,
-        subject: text(6)?,
-        group_owner: row.try_get(7).map_err(&typed)?,
-        labels: labels(row.try_get(8).map_err(&typed)?)?,
-        hint: row.try_get(9).map_err(&typed)?,
-        origin: origin(&text(10)?)?,
-        extensions: row.try_get(11).map_err(&typed)?,
-        state: State::parse(&text(12)?)?,
-        failure: row.try_get(13).map_err(&typed)?,
-        bytes: size(14)?,
-        byte_limits: ByteLimits { principal: size(18)?, group: size(19)? },
-        login_withheld: row.try_get(20).map_err(&typed)?,
-        created_at: time(row, 15)?,
-        expires_at: time(row, 16)?,
-        read_at: time(row, 17)?,
-    })
+        engine: text(1, "`engine`")?,
+        names: SandboxNames {
+            database: text(2, "`database_name`")?,
+            owner_role: text(3, "`owner_role`")?,
+            readonly_role: text(4, "`readonly_role`")?,
+        },
+        owner: text(5, "`owner`")?,
+        subject: text(6, "`subject`")?,
+        group_owner: row.try_get(7).map_err(|_| "`group_owner`")?,
+        labels: row.try_get(8).ok().and_then(labels).ok_or("`labels`")?,
+        hint: row.try_get(9).map_err(|_| "`hint`")?,
+        origin: origin(&text(10, "`origin`")?).ok_or("`origin`")?,
+        extensions: row.try_get(11).map_err(|_| "`extensions`")?,
+        state: State::parse(&text(12, "`state`")?).ok_or("`state`")?,
+        failure: row.try_get(13).map_err(|_| "`failure`")?,
+        bytes: size(14, "`bytes`")?,
+        byte_limits: ByteLimits { principal: size(18, "`owner_bytes_max`")?, group: size(19, "`group_bytes_max`")? },
+        login_withheld: row.try_get(20).map_err(|_| "`login_withheld`")?,
+        created_at: time(row, 15).ok_or("`created_at`")?,
+        expires_at: time(row, 16).ok_or("`expires_at`")?,
+        read_at: time(row, 17).ok_or("the server's clock")?,
+    };
+    if !sandbox.names.belong_to(&text(21, "`prefix`")?, id) {
+        return Err("one of its names");
+    }
+    Ok(sandbox)
 }
 
-fn time(row: &Row, at: usize) -> Result<Timestamp, StoreError> {
-    let ms: i64 = row.try_get(at).map_err(StoreError::from_driver("read a time"))?;
-    Ok(Timestamp::from_unix_ms(u64::try_from(ms).map_err(|_| StoreError::Corrupt("a time"))?))
+fn time(row: &Row, at: usize) -> Option<Timestamp> {
+    let ms: Option<i64> = row.try_get(at).ok()?;
+    u64::try_from(ms?).ok().filter(|ms| *ms <= TIME_MS_MAX).map(Timestamp::from_unix_ms)
 }
 
-fn labels(value: serde_json::Value) -> Result<Vec<(String, String)>, StoreError> {
-    let serde_json::Value::Object(map) = value else { return Err(StoreError::Corrupt("labels")) };
+fn labels(value: serde_json::Value) -> Option<Vec<(String, String)>> {
+    let serde_json::Value::Object(map) = value else { return None };
     let mut labels = Vec::with_capacity(map.len());
     for (key, value) in map {
-        let serde_json::Value::String(value) = value else { return Err(StoreError::Corrupt("labels")) };
+        let serde_json::Value::String(value) = value else { return None };
         labels.push((key, value));
     }
     labels.sort();
-    Ok(labels)
+    Some(labels)
 }
 
 /// Returns labels as they are stored.
@@ -439,9 +471,20 @@ pub(super) fn labels_json(labels: &[(String, String)]) -> serde_json::Value {
     labels.iter().map(|(key, value)| (key.clone(), serde_json::Value::String(value.clone()))).collect()
 }
 
-fn origin(text: &str) -> Result<Origin, StoreError> {
-    [Origin::Empty, Origin::Clone, Origin::Fork, Origin::Template]
-        .into_iter()
-        .find(|origin| origin.as_str() == text)
-        .ok_or(StoreError::Corrupt("an origin"))
+fn origin(text: &str) -> Option<Origin> {
+    [Origin::Empty, Origin::Clone, Origin::Fork, Origin::Template].into_iter().find(|origin| origin.as_str() == text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_beyond_what_is_kept_are_the_highest_kept() {
+        for (value, kept) in [(ByteLimits::MAX - 1, i64::MAX - 1), (ByteLimits::MAX, i64::MAX), (u64::MAX, i64::MAX)] {
+            let limit = Limit { value, set_by: "p".to_owned() };
+            let limits = ByteLimits::new(&[(Scope::Principal, limit)].into());
+            assert_eq!(limits.stored(), [Some(kept), None]);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Transaction};
 use uuid::Uuid;
 
-use super::record::{self, SANDBOX_COLUMNS};
+use super::record::{self, SANDBOX_COLUMNS, SOUND};
 use super::{
     ByteLimits, Held, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store,
     StoreError,
@@ -109,6 +109,12 @@ impl Bucket<'_> {
     }
 }
 
+/// Returns whose an idempotency key is: the subject's in the name of one owner. One subject may act for several owners,
+/// and none of them is told of another's sandbox.
+fn key_holder(new: &Reservation) -> String {
+    format!("{}:{}{}", new.subject.len(), new.subject, new.owner)
+}
+
 impl Store {
     /// Writes a sandbox's row and its plan, if the quotas allow: one transaction, in which reservations of the same
     /// owner, then of the same group owner, wait for each other.
@@ -135,7 +141,8 @@ impl Store {
         });
         for bucket in &buckets {
             let key = bucket.lock_key(&self.prefix);
-            transaction.query("select pg_catalog.pg_advisory_xact_lock($1)", &[&key]).await.map_err(&typed)?;
+            let lock = "select pg_catalog.pg_advisory_xact_lock($1)";
+            transaction.query_typed(lock, &[(&key, Type::INT8)]).await.map_err(&typed)?;
         }
         if let Some(id) = self.replay(&transaction, new).await? {
             return Ok(Reserved::Replayed(id));
@@ -159,7 +166,7 @@ impl Store {
                      values ($1, $2, $3, $4, $5, now() + make_interval(hours => $6))",
                     &[
                         &self.prefix,
-                        &new.subject,
+                        &key_holder(new),
                         &idempotency.key,
                         &idempotency.digest.as_slice(),
                         &Uuid::from(new.id),
@@ -188,7 +195,7 @@ impl Store {
             .execute(
                 "delete from pgsandbox.idempotency
                  where prefix = $1 and subject = $2 and key = $3 and expires_at <= now()",
-                &[&self.prefix, &new.subject, &idempotency.key],
+                &[&self.prefix, &key_holder(new), &idempotency.key],
             )
             .await
             .map_err(&typed)?;
@@ -196,7 +203,7 @@ impl Store {
             .query_opt(
                 "select digest, sandbox_id from pgsandbox.idempotency
                  where prefix = $1 and subject = $2 and key = $3",
-                &[&self.prefix, &new.subject, &idempotency.key],
+                &[&self.prefix, &key_holder(new), &idempotency.key],
             )
             .await
             .map_err(&typed)?;
@@ -290,31 +297,6 @@ impl Store {
         }
     }
 
-    /// Returns a sandbox in any state.
-    ///
-    /// # Errors
-    /// Fails if the metadata cannot be read.
-    pub async fn find(&self, find: &Find) -> Result<Option<Sandbox>, StoreError> {
-        let session = self.session("find").await?;
-        let typed = self.typed("find a sandbox");
-        let select = |condition: &str| {
-            format!("select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.prefix = $1 and {condition}")
-        };
-        // In every call's way, so one round trip: types are given instead of asked for.
-        let row = match find {
-            Find::Id(id) => {
-                let id = Uuid::from(*id);
-                let params: [(&(dyn ToSql + Sync), Type); 2] = [(&self.prefix, Type::TEXT), (&id, Type::UUID)];
-                session.query_typed_opt(&select("b.id = $2"), &params).await
-            }
-            Find::Name(name) => {
-                let params: [(&(dyn ToSql + Sync), Type); 2] = [(&self.prefix, Type::TEXT), (name, Type::TEXT)];
-                session.query_typed_opt(&select("b.database_name = $2"), &params).await
-            }
-        };
-        row.map_err(typed)?.map(|row| record::sandbox(&self.profile, &row)).transpose()
-    }
-
     /// Returns a page of sandboxes that are being made or ready, oldest first.
     ///
     /// # Errors
@@ -322,7 +304,7 @@ impl Store {
     pub async fn list(&self, query: &ListQuery) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state in ('creating', 'ready')
+             where b.prefix = $1 and b.state in ('creating', 'ready') and {SOUND}
                and ($2::text is null or b.owner = $2) and ($3::text is null or b.group_owner = $3)
                and b.labels @> $4 and ($5 or b.expires_at > now())
                and ($6::bigint is null or (b.created_at, b.id) > (to_timestamp($6::bigint / 1000.0), $7::uuid))
@@ -359,7 +341,7 @@ impl Store {
     pub async fn expired(&self, query: &ListQuery) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state = 'ready' and b.expires_at <= now()
+             where b.prefix = $1 and b.state = 'ready' and b.expires_at <= now() and {SOUND}
                and ($2::text is null or b.owner = $2) and ($3::text is null or b.group_owner = $3)
                and b.labels @> $4
                and ($5::bigint is null or (b.expires_at, b.id) > (to_timestamp($5::bigint / 1000.0), $6::uuid))
@@ -481,7 +463,7 @@ impl Store {
     pub async fn unmeasured(&self, age_seconds: i32, limit: i64) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state = 'ready'
+             where b.prefix = $1 and b.state = 'ready' and {SOUND}
                and (b.measured_at is null or b.measured_at < now() - make_interval(secs => $2::integer))
              order by b.measured_at nulls first, b.created_at limit $3"
         );
@@ -517,7 +499,7 @@ impl Store {
     /// Fails if the metadata cannot be read.
     pub async fn bearing(&self, names: &[String]) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
-            "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.prefix = $1
+            "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b where b.prefix = $1 and {SOUND}
              and (b.database_name = any($2) or b.owner_role = any($2) or b.readonly_role = any($2))"
         );
         let rows = self

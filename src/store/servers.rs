@@ -3,10 +3,13 @@
 //! A server lives while a session of its own holds the advisory lock of its number *and* its heartbeat is fresh:
 //! the lock is gone the moment a server is killed, the heartbeat grows old when it hangs.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::facts::Presence;
 use super::{Store, StoreError, StoreSession, migrate};
+use crate::model::{Timestamp, fault};
 
 /// How often a server says that it lives.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
@@ -14,6 +17,8 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) const LEASE_SECONDS: i32 = 60;
 /// The first half of the lock's key: `PGSB`.
 pub(super) const PRESENCE_CLASS: i32 = 0x5047_5342;
+/// How long a server that ends waits to be taken off the list.
+const LEAVE_WAIT: Duration = Duration::from_secs(5);
 /// How long the row of a removed sandbox is kept: what is left of it by then was not left by this program.
 const ENDED_KEPT_DAYS: i32 = 30;
 /// Servers that held nothing and were silent this long are forgotten.
@@ -44,19 +49,46 @@ impl Store {
         }
         self.pass("open").await?;
         let mut session = self.sessions.dedicated().await.map_err(|error| error.of_profile(&self.profile))?;
+        self.pass("end-strangers").await?;
+        self.end_strangers(&session).await?;
         self.pass("migrate").await?;
         migrate::migrate(&mut session).await.map_err(|error| error.of_profile(&self.profile))?;
         self.pass("register").await?;
         let number = self.register(&session).await?;
         self.written("register").await?;
         self.number.store(number, Ordering::SeqCst);
-        *presence = Some(session);
+        *presence = Some(Arc::new(Presence::new(session)));
         Ok(())
+    }
+
+    /// Returns the server's clock.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn clock(&self) -> Result<Timestamp, StoreError> {
+        let session = self.session("clock").await?;
+        let sql = "select (extract(epoch from pg_catalog.clock_timestamp()) * 1000)::bigint";
+        let row = session.query_one(sql, &[]).await.map_err(self.typed("read the server's clock"))?;
+        Ok(Timestamp::from_unix_ms(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default()))
+    }
+
+    /// Looks at the schema without migrating it or registering this server. Returns whether it can be read as it is.
+    ///
+    /// # Errors
+    /// Fails if the database cannot be reached, or its schema is not one to be used.
+    pub async fn look(&self) -> Result<bool, StoreError> {
+        let session = self.session("look").await?;
+        migrate::look(&session).await.map_err(|error| error.of_profile(&self.profile))
     }
 
     /// Returns whether the store was opened and its session still stands.
     pub async fn is_open(&self) -> bool {
-        self.presence.lock().await.as_ref().is_some_and(|session| !session.is_closed())
+        self.present().await.is_some()
+    }
+
+    /// Returns the session that says that we live, if the store was opened and it still stands.
+    pub(super) async fn present(&self) -> Option<Arc<Presence>> {
+        self.presence.lock().await.as_ref().filter(|session| !session.is_closed()).map(Arc::clone)
     }
 
     /// Registers, or takes our number's lock again after the session was lost.
@@ -100,15 +132,47 @@ impl Store {
     /// # Errors
     /// Fails if the metadata cannot be written.
     pub async fn heartbeat(&self) -> Result<(), StoreError> {
-        if !self.is_open().await {
-            return Ok(());
-        }
+        let presence = self.presence.lock().await.clone();
+        let Some(session) = presence.filter(|session| !session.is_closed()) else { return Ok(()) };
         let number = self.number()?;
-        self.session("heartbeat")
-            .await?
+        self.pass("heartbeat").await?;
+        self.end_strangers(&session).await?;
+        // On the session that holds the lock: if only our end still believes in it, the lock is gone, and it is this that
+        // finds out.
+        session
             .execute("update pgsandbox.servers set heartbeat_at = now() where number = $1", &[&number])
             .await
             .map_err(self.typed("say that this server lives"))?;
+        Ok(())
+    }
+
+    /// Ends sessions that hold advisory locks of this program's and have no business in its database: a sandbox's role
+    /// that was let in there, as PUBLIC is on a server whose operator has not said otherwise. Anybody who may log in to a
+    /// database may take any such lock in it, and would keep everybody from making sandboxes.
+    async fn end_strangers(&self, session: &StoreSession) -> Result<(), StoreError> {
+        let ended = session
+            .query(
+                "select a.usename::text, pg_catalog.pg_terminate_backend(a.pid) from pg_catalog.pg_stat_activity a
+                 join pg_catalog.pg_roles r on r.oid = a.usesysid
+                 where not r.rolsuper and r.rolname <> current_user
+                   and pg_catalog.pg_has_role(current_user, r.oid, 'USAGE')
+                   and not pg_catalog.pg_has_role(r.oid, current_user, 'MEMBER')
+                   and exists (
+                     select from pg_catalog.pg_locks l join pg_catalog.pg_database d on d.oid = l.database
+                     where l.pid = a.pid and l.locktype = 'advisory' and d.datname = pg_catalog.current_database()
+                       and (pg_catalog.starts_with(r.rolname, $1 || '_') or exists (
+                         select from pg_catalog.pg_locks w join pg_catalog.pg_stat_activity o on o.pid = w.pid
+                         where not w.granted and w.locktype = l.locktype and w.database = l.database
+                           and (w.classid, w.objid, w.objsubid) = (l.classid, l.objid, l.objsubid)
+                           and o.usename = current_user)))",
+                &[&self.prefix],
+            )
+            .await
+            .map_err(self.typed("end sessions of strangers"))?;
+        for row in ended {
+            let role: String = row.get(0);
+            tracing::warn!(profile = self.profile, role, "a session that held locks of the metadata was ended");
+        }
         Ok(())
     }
 
@@ -120,11 +184,13 @@ impl Store {
         let Some(session) = self.presence.lock().await.take() else { return Ok(()) };
         self.pass("leave").await?;
         let number = self.number.swap(0, Ordering::SeqCst);
-        session
-            .execute("delete from pgsandbox.servers where number = $1", &[&number])
-            .await
-            .map_err(self.typed("take this server off the list"))?;
-        Ok(())
+        let sql = "delete from pgsandbox.servers where number = $1";
+        match tokio::time::timeout(fault::within(LEAVE_WAIT), session.execute(sql, &[&number])).await {
+            Ok(left) => left.map(drop).map_err(self.typed("take this server off the list")),
+            Err(_) => {
+                Err(StoreError::Unreachable { profile: self.profile.clone(), detail: "no answer in time".to_owned() })
+            }
+        }
     }
 
     /// Forgets what no longer matters: old keys, rows of long removed sandboxes, dead servers, lines of ended plans.

@@ -1,8 +1,8 @@
-//! The HTTP client that carries spans to the collector.
+//! The client that carries spans to the collector, by HTTP or by gRPC.
 //!
 //! The exporter calls from a thread without a runtime, so each request is a task on the program's own, with a
 //! time limit, a connection of its own, and a bound on the answer. Redirects are not followed: spans go where the
-//! configuration says and nowhere else.
+//! configuration says and nowhere else. Of gRPC there is one unary call: what differs from HTTP is in [`super::grpc`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http_body_util::{BodyExt, Collected, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use opentelemetry_http::{HttpClient, HttpError};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::ServerName;
@@ -21,32 +22,37 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::export::Counts;
+use super::{OtlpProtocol, grpc};
 use crate::model::fault;
 
 /// The largest answer that is read; a collector says a few bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
+/// The largest head of an answer by HTTP/2, trailers as well; by HTTP/1 it is a hundred lines of the library's own bound.
+const ANSWER_HEAD_BYTES_MAX: u32 = 16 << 10;
 
 /// Sends each request by a task on a runtime.
 #[derive(Debug)]
 pub(super) struct RuntimeClient {
     runtime: Handle,
+    protocol: OtlpProtocol,
     timeout: Duration,
     counts: Arc<Counts>,
 }
 
 impl RuntimeClient {
-    pub(super) fn new(runtime: Handle, timeout: Duration, counts: Arc<Counts>) -> Self {
-        Self { runtime, timeout, counts }
+    pub(super) fn new(runtime: Handle, protocol: OtlpProtocol, timeout: Duration, counts: Arc<Counts>) -> Self {
+        Self { runtime, protocol, timeout, counts }
     }
 }
 
 #[async_trait]
 impl HttpClient for RuntimeClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let timeout = self.timeout;
-        let exchange = async move { tokio::time::timeout(timeout, exchange(request)).await };
+        let (protocol, timeout) = (self.protocol, self.timeout);
+        let exchange = async move { tokio::time::timeout(fault::within(timeout), exchange(request, protocol)).await };
         match self.runtime.spawn(exchange).await {
             Ok(Ok(answer)) => answer.inspect(|answer| {
                 if answer.status().is_success() {
@@ -59,42 +65,64 @@ impl HttpClient for RuntimeClient {
     }
 }
 
-async fn exchange(request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+async fn exchange(request: Request<Bytes>, protocol: OtlpProtocol) -> Result<Response<Bytes>, HttpError> {
     let (authority, tls) = target(request.uri())?;
     let host = bare_host(&authority).to_owned();
     let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
     fault::pass("socket.export").await.map_err(std::io::Error::from)?;
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     if !tls {
-        return talk(stream, request, &authority).await;
+        return talk(stream, request, &authority, protocol).await;
     }
     let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
+    if protocol == OtlpProtocol::Grpc {
+        config.alpn_protocols = vec![b"h2".to_vec()];
+    }
     let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host)?, stream).await?;
-    talk(stream, request, &authority).await
+    talk(stream, request, &authority, protocol).await
 }
 
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     request: Request<Bytes>,
     authority: &Authority,
+    protocol: OtlpProtocol,
 ) -> Result<Response<Bytes>, HttpError> {
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the sender; what it fails with, the sender reports.
-    let connection = tokio::spawn(connection);
-    let (mut parts, body) = request.into_parts();
-    parts.headers.insert(header::HOST, HeaderValue::from_str(authority.as_str())?);
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    parts.uri = path.parse()?;
-    let answer = sender.send_request(Request::from_parts(parts, Full::new(body))).await?;
-    let (parts, body) = answer.into_parts();
-    let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await?.to_bytes();
-    connection.abort();
-    Ok(Response::from_parts(parts, body))
+    let stream = TokioIo::new(stream);
+    match protocol {
+        OtlpProtocol::Http => {
+            let (mut sender, connection) = http1::handshake(stream).await?;
+            // Ends with this exchange, however that ends; what it fails with, the sender reports.
+            let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+            let (mut parts, body) = request.into_parts();
+            parts.headers.insert(header::HOST, HeaderValue::from_str(authority.as_str())?);
+            let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+            parts.uri = path.parse()?;
+            let answer = sender.send_request(Request::from_parts(parts, Full::new(body))).await?;
+            let (parts, body) = answer.into_parts();
+            Ok(Response::from_parts(parts, collected(body).await?.to_bytes()))
+        }
+        OtlpProtocol::Grpc => {
+            let mut builder = http2::Builder::new(TokioExecutor::new());
+            builder.max_header_list_size(ANSWER_HEAD_BYTES_MAX);
+            let (mut sender, connection) = builder.handshake(stream).await?;
+            let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+            let answer = sender.send_request(grpc::request(request).map(Full::new)).await?;
+            let (parts, body) = answer.into_parts();
+            let body = collected(body).await?;
+            let trailers = body.trailers().cloned();
+            grpc::answer(parts, trailers.as_ref(), &body.to_bytes())
+        }
+    }
+}
+
+async fn collected(body: Incoming) -> Result<Collected<Bytes>, HttpError> {
+    Limited::new(body, ANSWER_BYTES_MAX).collect().await
 }
 
 /// Returns how many spans of a request a collector says it refused while taking the others; none if the answer is

@@ -85,12 +85,13 @@ async fn read_request(stream: &mut TcpStream) -> Received {
     Received { head, body: bytes[head_end..].to_vec() }
 }
 
-fn settings(endpoint: &str, queue_spans: usize) -> TelemetrySettings {
+pub(super) fn settings(endpoint: &str, queue_spans: usize) -> TelemetrySettings {
     TelemetrySettings {
         // As talkative as can be: nothing of it may be exported all the same.
         log_filter: Some("error,rmcp=trace".to_owned()),
         export: Some(ExportSettings {
             endpoint: endpoint.to_owned(),
+            protocol: OtlpProtocol::Http,
             headers: vec![("x-key".to_owned(), Secret::new("t0ken"))],
             timeout: Duration::from_millis(300),
             queue_spans,
@@ -98,12 +99,12 @@ fn settings(endpoint: &str, queue_spans: usize) -> TelemetrySettings {
     }
 }
 
-fn build(settings: &TelemetrySettings) -> (Telemetry, Dispatch) {
+pub(super) fn build(settings: &TelemetrySettings) -> (Telemetry, Dispatch) {
     Telemetry::build(settings, &Handle::current()).unwrap()
 }
 
 /// Makes spans that are over at once, and returns how long that took.
-fn make_spans(dispatch: &Dispatch, spans: usize) -> Duration {
+pub(super) fn make_spans(dispatch: &Dispatch, spans: usize) -> Duration {
     let begun = Instant::now();
     tracing::dispatcher::with_default(dispatch, || {
         for _ in 0..spans {
@@ -180,8 +181,8 @@ async fn spans_arrive_with_their_names_parents_and_attributes() {
 }
 
 /// Checks that a bad collector delays neither requests nor the end, and that each span is counted.
-async fn check_bad_collector(endpoint: &str) {
-    let (telemetry, dispatch) = build(&settings(endpoint, 2000));
+pub(super) async fn check_bad_collector(settings: &TelemetrySettings) {
+    let (telemetry, dispatch) = build(settings);
     let elapsed = make_spans(&dispatch, 1000);
     assert!(elapsed < Duration::from_secs(2), "1000 spans took {elapsed:?}");
     let begun = Instant::now();
@@ -193,13 +194,13 @@ async fn check_bad_collector(endpoint: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_is_down_costs_spans_and_no_time() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    check_bad_collector(&format!("http://{free}")).await;
+    check_bad_collector(&settings(&format!("http://{free}"), 2000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_collector_that_never_answers_costs_spans_and_no_time() {
     let collector = collector(Answer::Never).await;
-    check_bad_collector(&collector.endpoint).await;
+    check_bad_collector(&settings(&collector.endpoint, 2000)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -211,7 +212,7 @@ async fn a_collector_that_talks_nonsense_costs_spans_and_no_time() {
         "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n",
     ] {
         let collector = collector(Answer::Text(nonsense)).await;
-        check_bad_collector(&collector.endpoint).await;
+        check_bad_collector(&settings(&collector.endpoint, 2000)).await;
     }
 }
 
@@ -230,6 +231,17 @@ async fn spans_that_the_collector_refuses_are_counted() {
     let (telemetry, dispatch) = build(&settings(&collector.endpoint, 100));
     make_spans(&dispatch, 10);
     assert_eq!(telemetry.shutdown(Duration::from_secs(10)).await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_is_read_up_to_its_bound_and_no_further() {
+    let answer = |bytes: usize| format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n{}", "\0".repeat(bytes));
+    for (bytes, lost) in [((64 << 10) - 1, 0), (64 << 10, 0), ((64 << 10) + 1, 10)] {
+        let collector = collector(Answer::Text(answer(bytes).leak())).await;
+        let (telemetry, dispatch) = build(&settings(&collector.endpoint, 100));
+        make_spans(&dispatch, 10);
+        assert_eq!(telemetry.shutdown(Duration::from_secs(10)).await, lost, "{bytes}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -257,6 +269,17 @@ async fn without_a_collector_there_are_no_ids_and_nothing_is_lost() {
     assert_eq!(telemetry.shutdown(Duration::from_secs(1)).await, 0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_within_a_request_is_no_span_where_nobody_collects_it() {
+    let (_telemetry, dispatch) = build(&TelemetrySettings { log_filter: Some("trace".into()), export: None });
+    tracing::dispatcher::with_default(&dispatch, || {
+        assert!(!span::request(RequestId::fresh(), "cli", "doctor", Transport::Cli).is_disabled(), "lines name it");
+        for within in [span::classify(), span::policy("quota", "enforce"), span::statement("SELECT", "x")] {
+            assert!(within.is_disabled(), "{within:?}");
+        }
+    });
+}
+
 /// What libraries say at debug level may hold whole requests and SQL.
 #[test]
 fn talkative_libraries_are_held_at_warnings_whatever_the_filter_says() {
@@ -277,10 +300,12 @@ fn talkative_libraries_are_held_at_warnings_whatever_the_filter_says() {
     tracing::subscriber::with_default(Registry::default().with(lines), || {
         tracing::debug!(target: "tokio_postgres::query", "select 'hunter2'");
         tracing::info!(target: "rmcp::service", "hunter2");
-        tracing::warn!(target: "rmcp::service", "a warning");
+        tracing::warn!(target: "rmcp::service", "response error: hunter2");
+        tracing::warn!(target: "hyper::client", "a warning");
+        tracing::error!(target: "rmcp::service", "an error");
         tracing::debug!(target: "pgsandbox::policy", "our own");
     });
     let text = String::from_utf8(seen.0.lock().unwrap().clone()).unwrap();
     assert!(!text.contains("hunter2"), "{text}");
-    assert!(text.contains("a warning") && text.contains("our own"), "{text}");
+    assert!(["a warning", "an error", "our own"].iter().all(|said| text.contains(said)), "{text}");
 }

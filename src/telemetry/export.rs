@@ -20,14 +20,14 @@ use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use super::client::RuntimeClient;
-use super::{Counter, ExportSettings, OWN, TelemetryError};
+use super::{Counter, ExportSettings, OWN, OtlpProtocol, TelemetryError, grpc};
 
 /// How long spans wait for others before they are sent.
 const BATCH_DELAY: Duration = Duration::from_secs(2);
 /// The most spans of one request.
 const BATCH_SPANS_MAX: usize = 512;
 /// The path that OTLP over HTTP gives to spans.
-const TRACES_PATH: &str = "/v1/traces";
+const HTTP_TRACES_PATH: &str = "/v1/traces";
 
 /// Where spans went.
 #[derive(Debug, Default)]
@@ -86,10 +86,15 @@ pub(super) fn provider(
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let headers: HashMap<_, _> =
         settings.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
+    let path = match settings.protocol {
+        OtlpProtocol::Http => HTTP_TRACES_PATH,
+        OtlpProtocol::Grpc => grpc::TRACES_PATH,
+    };
+    let client = RuntimeClient::new(runtime.clone(), settings.protocol, settings.timeout, Arc::clone(&counts));
     let exporter = OtlpExporter::builder()
         .with_http()
-        .with_http_client(RuntimeClient::new(runtime.clone(), settings.timeout, Arc::clone(&counts)))
-        .with_endpoint(format!("{}{TRACES_PATH}", settings.endpoint.trim_end_matches('/')))
+        .with_http_client(client)
+        .with_endpoint(format!("{}{path}", settings.endpoint.trim_end_matches('/')))
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(settings.timeout)
         .with_headers(headers)

@@ -7,6 +7,7 @@
 
 mod client;
 mod export;
+mod grpc;
 mod parent;
 pub mod span;
 mod stderr;
@@ -33,10 +34,12 @@ use export::Counts;
 use stderr::StderrLog;
 
 /// What is logged unless `PGSANDBOX_LOG` says otherwise.
-pub const LOG_FILTER_DEFAULT: &str = "info,rmcp=warn,tokio_postgres=warn";
+pub const LOG_FILTER_DEFAULT: &str = "info,rmcp=error,tokio_postgres=warn";
 /// Libraries that print requests, SQL or headers when they are asked to be talkative.
 const QUIET: [&str; 8] =
     ["rmcp", "tokio_postgres", "hyper", "hyper_util", "h2", "rustls", "sqlparser", "opentelemetry"];
+/// The one whose warnings quote what a peer has sent: an answer that was an error, for instance, as it went out.
+const QUOTING: &str = "rmcp";
 /// The crate's own targets, the only ones that are exported.
 const OWN: &str = "pgsandbox";
 
@@ -49,11 +52,37 @@ pub struct TelemetrySettings {
     pub export: Option<ExportSettings>,
 }
 
-/// Where spans are sent, as OTLP over HTTP with protobuf.
+/// How spans are sent: the protobuf messages of OTLP in either case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OtlpProtocol {
+    /// HTTP/1.1, to `/v1/traces`.
+    #[default]
+    Http,
+    /// gRPC, over HTTP/2.
+    Grpc,
+}
+
+impl OtlpProtocol {
+    /// Every protocol, by the words of the OpenTelemetry specification.
+    pub const WORDS: [&'static str; 2] = ["http/protobuf", "grpc"];
+
+    /// Returns the protocol of a word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        match word {
+            "http/protobuf" => Some(Self::Http),
+            "grpc" => Some(Self::Grpc),
+            _ => None,
+        }
+    }
+}
+
+/// Where spans are sent, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportSettings {
     /// The collector's URL without the path of a signal: `http://localhost:4318`.
     pub endpoint: String,
+    /// How they are sent there.
+    pub protocol: OtlpProtocol,
     /// Headers of each request, credentials among them.
     pub headers: Vec<(String, Secret)>,
     /// How long one request may take.
@@ -102,21 +131,22 @@ impl Telemetry {
     pub fn build(settings: &TelemetrySettings, runtime: &Handle) -> Result<(Self, Dispatch), TelemetryError> {
         let directives = settings.log_filter.as_deref().unwrap_or(LOG_FILTER_DEFAULT);
         let log = StderrLog::start();
-        let lines = lines_layer(directives, log.writer())?;
         let counts = Arc::new(Counts::default());
-        let provider = match &settings.export {
-            Some(export) => Some(export::provider(export, runtime, Arc::clone(&counts))?),
-            None => None,
+        // A layer that is not there would still have its say on every span, so there is none where nothing is exported.
+        let (provider, dispatch) = match &settings.export {
+            Some(export) => {
+                let provider = export::provider(export, runtime, Arc::clone(&counts))?;
+                let spans = tracing_opentelemetry::layer()
+                    .with_tracer(provider.tracer(OWN))
+                    .with_location(false)
+                    .with_threads(false)
+                    .with_tracked_inactivity(false)
+                    .with_filter(filter_fn(is_exported));
+                let lines = lines_layer(directives, log.writer())?;
+                (Some(provider), Dispatch::new(Registry::default().with(spans).with(lines)))
+            }
+            None => (None, Dispatch::new(Registry::default().with(lines_layer(directives, log.writer())?))),
         };
-        let spans = provider.as_ref().map(|provider| {
-            tracing_opentelemetry::layer()
-                .with_tracer(provider.tracer(OWN))
-                .with_location(false)
-                .with_threads(false)
-                .with_tracked_inactivity(false)
-                .with_filter(filter_fn(is_exported))
-        });
-        let dispatch = Dispatch::new(Registry::default().with(spans).with(lines));
         Ok((Self { provider, counts, log }, dispatch))
     }
 
@@ -183,8 +213,20 @@ pub fn header_fault(name: &str, value: &str) -> Option<String> {
     }
 }
 
+/// Of this program's spans only the request's is for the log, where it says to which request a line belongs: what is
+/// within a request is measured for a collector, and costs nothing where there is none.
 fn may_be_logged(metadata: &Metadata<'_>) -> bool {
-    *metadata.level() <= LevelFilter::WARN || !QUIET.iter().any(|library| is_within(metadata.target(), library))
+    let within_request =
+        metadata.is_span() && is_within(metadata.target(), OWN) && metadata.target() != span::REQUEST_TARGET;
+    if within_request {
+        return false;
+    }
+    let loudest = match metadata.target() {
+        target if is_within(target, QUOTING) => LevelFilter::ERROR,
+        target if QUIET.iter().any(|library| is_within(target, library)) => LevelFilter::WARN,
+        _ => LevelFilter::TRACE,
+    };
+    *metadata.level() <= loudest
 }
 
 /// Only spans: an event's text may say more than a trace should keep.
@@ -202,6 +244,8 @@ type Counter = AtomicU64;
 
 #[cfg(test)]
 mod collector_tests;
+#[cfg(test)]
+mod grpc_tests;
 
 #[cfg(test)]
 mod tests {

@@ -9,6 +9,8 @@ use tracing::field::Empty;
 
 use crate::model::{Failure, RequestId, Transport};
 
+/// The target of a request's own span.
+pub const REQUEST_TARGET: &str = "pgsandbox::request";
 /// The MCP method: `tools/call`.
 pub const MCP_METHOD_NAME: &str = "mcp.method.name";
 /// The MCP session over HTTP.
@@ -43,8 +45,12 @@ pub const OWNER: &str = "pgsandbox.owner";
 pub const PROFILE: &str = "pgsandbox.profile";
 /// The sandbox's id.
 pub const SANDBOX_ID: &str = "pgsandbox.sandbox.id";
-/// The policy that is asked.
+/// The policy that is asked; on a refused request, the policy that refused or set the limit.
 pub const POLICY_NAME: &str = "pgsandbox.policy.name";
+/// The policy's own code of a refusal, or the kind of its limit.
+pub const POLICY_CODE: &str = "pgsandbox.policy.code";
+/// The limits a request stood under, each with the policy that set it: `max-rows=100 by row-limit`.
+pub const LIMITS: &str = "pgsandbox.limits";
 /// `enforce` or `shadow`.
 pub const POLICY_MODE: &str = "pgsandbox.policy.mode";
 /// What the policy, or all of them, said.
@@ -71,7 +77,7 @@ pub fn request(id: RequestId, method: &str, operation: &str, transport: Transpor
         Transport::Http => "tcp",
     };
     let span = tracing::info_span!(
-        target: "pgsandbox::request",
+        target: REQUEST_TARGET,
         "request",
         otel.name = format!("{method} {operation}"),
         otel.kind = "server",
@@ -88,6 +94,9 @@ pub fn request(id: RequestId, method: &str, operation: &str, transport: Transpor
         { PROFILE } = Empty,
         { SANDBOX_ID } = Empty,
         { VERDICT } = Empty,
+        { POLICY_NAME } = Empty,
+        { POLICY_CODE } = Empty,
+        { LIMITS } = Empty,
         { ERROR_TYPE } = Empty,
     );
     if tool {
@@ -142,7 +151,8 @@ pub fn statement(tag: &str, database: &str) -> Span {
     tracing::info_span!(
         target: "pgsandbox::engine",
         "statement",
-        otel.name = tag,
+        // What begins with no keyword has no tag, and a span must have a name.
+        otel.name = if tag.is_empty() { "statement" } else { tag },
         otel.kind = "client",
         otel.status_code = Empty,
         { DB_SYSTEM_NAME } = "postgresql",

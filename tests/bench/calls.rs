@@ -6,10 +6,14 @@ use tokio_postgres::{Client, NoTls};
 
 use super::Effort;
 use super::client::{Home, Server};
-use super::report::{Report, Samples};
+use super::report::{Report, Samples, Target};
 
 /// Calls under way at once.
 const AT_ONCE: usize = 8;
+/// The size of a value that no result takes.
+const VALUE_BYTES: usize = 500_000_000;
+/// How much memory may have grown by to count as flat.
+const FLAT: f64 = 1.1;
 
 pub fn measure(report: &mut Report, effort: Effort, home: &Home, server: &mut Server, sandbox: &str) {
     let select = json!({"databaseId": sandbox, "sql": "select 1", "readonly": true});
@@ -18,7 +22,7 @@ pub fn measure(report: &mut Report, effort: Effort, home: &Home, server: &mut Se
     one_at_a_time(report, effort, server, &select, &runtime, &floor);
     at_once(report, effort, server, &select, &runtime, &floor);
     large_result(report, effort, server, sandbox);
-    memory(report, effort, home, &select);
+    memory(report, effort, home, sandbox, &select);
 }
 
 /// Connects as the sandbox's reader, as a program beside ours would.
@@ -68,10 +72,22 @@ fn one_at_a_time(
         floor.time(|| read_by_hand(runtime, client));
     }
     let by_hand = Some(("begin, select, rollback on a kept connection", floor.median()));
-    report.time("run_sql select 1, read-only, stdio, p50", program.median(), by_hand, "1 ms");
-    report.time("… p99", program.percentile(99), Some(("the same, p99", floor.percentile(99))), "");
-    report.time("run_sql select 1 as the owner, p50", write.median(), by_hand, "");
-    report.time("MCP ping, stdio, p50: the transport alone", ping.median(), None, "");
+    let measure = "run_sql select 1, read-only, stdio, p50";
+    report.time(measure, program.median(), by_hand, Target::UsMax(1e3));
+    let by_hand_p99 = Some(("the same, p99", floor.percentile(99)));
+    report.time("… p99", program.percentile(99), by_hand_p99, Target::None);
+    report.time("run_sql select 1 as the owner, p50", write.median(), by_hand, Target::None);
+    report.time("MCP ping, stdio, p50: the transport alone", ping.median(), None, Target::None);
+    let known = ping.median() + report.notes.gate_us + floor.median();
+    report.profile(
+        measure,
+        [
+            ("the transport (a ping)", ping.median()),
+            ("the gate", report.notes.gate_us),
+            ("the statement by hand: three round trips", floor.median()),
+            ("the rest: the sandbox found, its use counted, its session reset", program.median() - known),
+        ],
+    );
 }
 
 fn at_once(
@@ -99,11 +115,15 @@ fn at_once(
         floors.time(|| (0..calls).for_each(|_| read_by_hand(runtime, client)));
     }
     let rate = |samples: &Samples| calls as f64 / (samples.median() / 1e6);
-    report.figure(
+    let floor = ("one client by hand, one at a time", rate(&floors));
+    report.rate("eight calls at once", rate(&rates), floor, Target::PerSecondMin(1500.0));
+    report.profile(
         "eight calls at once",
-        format!("{:.0} per s", rate(&rates)),
-        format!("{:.0} per s (one client by hand, one at a time)", rate(&floors)),
-        "1500 per s",
+        [
+            ("one call's share of the two cores", 1e6 / rate(&rates)),
+            ("of which the gate", report.notes.gate_us),
+            ("a call by hand, one at a time", 1e6 / rate(&floors)),
+        ],
     );
 }
 
@@ -124,29 +144,59 @@ fn large_result(report: &mut Report, effort: Effort, server: &mut Server, sandbo
         "1000 rows × 5 columns on the wire",
         format!("{wire} bytes, ratio {:.2}", wire as f64 / compact as f64),
         format!("{compact} bytes (the rows as compact JSON)"),
-        "ratio 1.3",
+        Target::Words("≤ 1.3 × floor", wire as f64 <= 1.3 * compact as f64),
     );
-    report.time("… p50", took.median(), None, "");
+    report.time("… p50", took.median(), None, Target::None);
 }
 
 /// Runs in a process of its own, whose memory nothing else has touched.
-fn memory(report: &mut Report, effort: Effort, home: &Home, select: &Value) {
+fn memory(report: &mut Report, effort: Effort, home: &Home, sandbox: &str, select: &Value) {
     let calls = effort.samples(10_000);
     let mut server = Server::start(home);
     server.call("list_databases", &json!({}));
-    let idle = server.rss_kib();
+    let idle = server.rss_mib();
     let mut after = Vec::new();
     for number in 1..=calls {
         server.call("run_sql", select);
         if number == calls / 10 || number == calls / 2 || number == calls {
-            after.push(format!("{:.1} after {number}", server.rss_kib() as f64 / 1024.0));
+            after.push((number, server.rss_mib()));
         }
     }
+    let first = after[0].1;
+    let last = after[after.len() - 1].1;
+    let refused = refused_value(&mut server, sandbox);
+    let then = server.rss_mib();
+    let peak = server.peak_mib();
     server.finish();
+    let flat = last <= first * FLAT;
     report.figure(
-        "resident memory, MiB",
-        format!("{:.1} idle", idle as f64 / 1024.0),
-        after.join(", "),
-        "64 MB idle, flat over 10,000 calls",
+        "resident memory, idle",
+        format!("{idle:.1} MiB"),
+        String::new(),
+        Target::Words("≤ 64 MB", idle * 1.048_576 <= 64.0),
     );
+    let after: Vec<_> = after.iter().map(|(number, mib)| format!("{mib:.1} after {number}")).collect();
+    report.figure(
+        format!("… over {calls} calls, MiB"),
+        after.join(", "),
+        String::new(),
+        Target::Words("flat: the last within 10 % of the first", flat),
+    );
+    report.figure(
+        format!("… after a value of 500 MB was refused ({refused})"),
+        format!("{then:.1} MiB"),
+        format!("{last:.1} MiB before, {peak:.1} at most"),
+        Target::Words("flat: within 10 % of before", then <= last * FLAT),
+    );
+}
+
+/// Asks for one value of 500 MB and returns how it was answered.
+fn refused_value(server: &mut Server, sandbox: &str) -> String {
+    let sql = format!("select repeat('x', {VALUE_BYTES}) as value");
+    server.begin_call("run_sql", &json!({"databaseId": sandbox, "sql": sql, "readonly": true}));
+    let (_, mut answer) = server.next_answer();
+    let envelope = answer["result"]["structuredContent"].take();
+    assert!(server.last_bytes < VALUE_BYTES / 100, "{} bytes came back", server.last_bytes);
+    let code = envelope["errors"][0]["code"].as_str().map(str::to_owned);
+    code.unwrap_or_else(|| envelope["warnings"][0].as_str().unwrap_or("no word of it").to_owned())
 }

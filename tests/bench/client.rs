@@ -153,11 +153,20 @@ impl Server {
         envelope["result"]["databaseId"].as_str().unwrap_or_else(|| panic!("{envelope:#}")).to_owned()
     }
 
-    /// Returns the program's resident memory, in KiB.
-    pub fn rss_kib(&self) -> u64 {
+    /// Returns the program's resident memory, in MiB.
+    pub fn rss_mib(&self) -> f64 {
+        self.status_mib("VmRSS:")
+    }
+
+    /// Returns the most memory that the program ever had resident, in MiB.
+    pub fn peak_mib(&self) -> f64 {
+        self.status_mib("VmHWM:")
+    }
+
+    fn status_mib(&self, name: &str) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
     }
 
     /// Ends the input and waits for the program to end.

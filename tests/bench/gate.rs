@@ -1,7 +1,7 @@
 //! The gate alone: everything that happens to a `run_sql` but finding its sandbox and running its SQL.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgsandbox::admission::{Account, Book, FileBook, Gate, NoConsents};
 use pgsandbox::audit::{Audit, AuditSettings, Closing, Opening, Outcome, ROTATE_BYTES_DEFAULT, Sync};
@@ -12,12 +12,13 @@ use pgsandbox::model::{
 };
 use pgsandbox::operation;
 use pgsandbox::policy::wasm::{Host, HostSettings};
-use pgsandbox::policy::{Bundled, Loader as _, Request, Set};
-use pgsandbox::sql::Reader;
+use pgsandbox::policy::{Bundled, Set};
+use pgsandbox::sql::{Reader, Script};
+use pgsandbox::telemetry::{continue_trace, span};
 use serde_json::json;
 
-use super::Effort;
-use super::report::{Report, Samples};
+use super::report::{Report, Samples, Target};
+use super::{Effort, one_policy};
 
 static BUNDLED: &[Bundled] = include!("../../policies/bundled.rs");
 
@@ -38,6 +39,7 @@ struct Taken {
     audit: Samples,
     arguments: Samples,
     reading: Samples,
+    facts: Samples,
     book: Samples,
     decide: Samples,
 }
@@ -63,42 +65,36 @@ pub fn measure(report: &mut Report, effort: Effort) {
         parts.pass(&text, &mut fresh);
         parts.pass("select 1", &mut same);
     }
-    let per_policy = Some(("the policies' answers", fresh.decide.median()));
-    report.time("gate, 1 KiB of new SQL, p50", fresh.all.median(), per_policy, "60 µs");
-    report.time("… p99", fresh.all.percentile(99), None, "120 µs");
-    report.time("gate, `select 1` repeated, p50", same.all.median(), None, "60 µs");
-    for (what, samples) in [
-        ("… audit: open and close", &fresh.audit),
-        ("… arguments read", &fresh.arguments),
-        ("… SQL read", &fresh.reading),
-        ("… rate budgets: balances, and admission with charges", &fresh.book),
-        ("… policies asked and merged", &fresh.decide),
-    ] {
-        report.time(what, samples.median(), None, "");
+    for (what, taken) in [("1 KiB of new SQL", &fresh), ("`select 1` repeated", &same)] {
+        let [p50, p99] = ["p50", "p99"].map(|percentile| format!("gate, {what}, {percentile}"));
+        let floor = Some(("the policies' answers alone", taken.decide.median()));
+        report.time(&p50, taken.all.median(), floor, Target::UsMax(60.0));
+        let floor = Some(("the policies' answers alone", taken.decide.percentile(99)));
+        report.time(&p99, taken.all.percentile(99), floor, Target::UsMax(120.0));
+        report.profile(&p50, taken.parts(50));
+        report.profile(&p99, taken.parts(99));
     }
-    one_policy(report, effort, &parts);
-    report.time("loading nine policies, warm cache", warm.median(), Some(("cold", cold.median())), "");
+    report.notes.gate_us = same.all.median();
+    one_policy::measure(report, effort, BUNDLED, &parts.context(&parts.reader.read("select 1").unwrap()));
+    let floor = Some(("without anything kept", cold.median()));
+    report.time("loading nine policies, warm cache", warm.median(), floor, Target::None);
+    report.notes.policies_us = warm.median();
 }
 
-/// One policy alone, in a fresh instance each time.
-fn one_policy(report: &mut Report, effort: Effort, parts: &Parts) {
-    let host = Host::new(&HostSettings::default()).unwrap();
-    let specs = defaults(BUNDLED).unwrap();
-    let context = parts.context("select 1");
-    let mut floor = Samples::default();
-    for name in ["row-limit", "statement-guard", "rate-limit"] {
-        let spec = specs.iter().find(|spec| spec.name == name).unwrap();
-        let configured = host.load(spec).unwrap().configure(&spec.settings).unwrap();
-        let request = Request { context: &context, balances: &[], with_text: false };
-        let mut samples = Samples::default();
-        for _ in 0..effort.samples(5000) {
-            let evaluation = samples.time(|| configured.evaluator.evaluate(&request));
-            assert!(evaluation.answer.is_ok(), "{evaluation:?}");
-            // The clock and a clone are the least that any answer takes.
-            floor.time(|| context.clone());
-        }
-        let floor = Some(("cloning the facts natively", floor.median()));
-        report.time(format!("one evaluation, fresh instance, `{name}`, p50"), samples.median(), floor, "6 µs");
+impl Taken {
+    fn parts(&self, percent: usize) -> [(&'static str, f64); 7] {
+        let of = |samples: &Samples| samples.percentile(percent);
+        let parts = [&self.audit, &self.arguments, &self.reading, &self.facts, &self.book, &self.decide];
+        let rest = of(&self.all) - parts.into_iter().map(of).sum::<f64>();
+        [
+            ("policies asked and merged", of(&self.decide)),
+            ("audit: opened and closed", of(&self.audit)),
+            ("rate budgets: balances, and admission with charges", of(&self.book)),
+            ("SQL read", of(&self.reading)),
+            ("arguments read", of(&self.arguments)),
+            ("facts put together", of(&self.facts)),
+            ("span, ids and clocks", rest.max(0.0)),
+        ]
     }
 }
 
@@ -138,9 +134,7 @@ fn parts(set: Set, directory: &std::path::Path) -> Parts {
 }
 
 impl Parts {
-    fn context(&self, text: &str) -> Context {
-        let script = self.reader.read(text).unwrap();
-        let texts = script.statements.iter().map(|one| text[one.text.clone()].to_owned()).collect();
+    fn context(&self, script: &Script) -> Context {
         Context {
             request_id: RequestId::fresh(),
             phase: Phase::Before,
@@ -159,7 +153,7 @@ impl Parts {
             principal_usage: Some(Usage { live: 1, bytes: 8 << 20 }),
             group_usage: None,
             statements: script.statements.iter().map(|one| one.facts.clone()).collect(),
-            statement_texts: texts,
+            statement_texts: Vec::new(),
             clone_source: None,
             requested: pgsandbox::model::Requested::default(),
             outcome: None,
@@ -170,29 +164,33 @@ impl Parts {
     fn pass(&self, text: &str, taken: &mut Taken) {
         let arguments = json!({"databaseId": self.sandbox.id.to_string(), "sql": text, "readonly": true});
         let serde_json::Value::Object(arguments) = arguments else { unreachable!() };
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let id = RequestId::fresh();
-        let opening =
-            Opening { id, principal: &self.principal, operation: "run_sql", now: Timestamp::now(), trace: None };
+        let span = span::request(id, "tools/call", "run_sql", Transport::Stdio);
+        let trace = continue_trace(&span, None);
+        let _within = span.enter();
+        let opening_began = Instant::now();
+        let opening = Opening { id, principal: &self.principal, operation: "run_sql", now: Timestamp::now(), trace };
         let ticket = self.audit.open(opening).unwrap();
-        let opened = began.elapsed();
+        let opened = opening_began.elapsed();
         let prepared = taken.arguments.time(|| operation::find("run_sql").unwrap().read(arguments).unwrap());
         let asks = prepared.asks();
-        taken.reading.time(|| self.reader.read(asks.sql.as_deref().unwrap()).unwrap());
-        let context = Context { request_id: id, requested: asks.requested, ..self.context(text) };
+        let script = taken.reading.time(|| self.reader.read(asks.sql.as_deref().unwrap()).unwrap());
+        let context =
+            taken.facts.time(|| Context { request_id: id, requested: asks.requested.clone(), ..self.context(&script) });
         let account = Account::new(&context.principal, None);
         let mut book = Duration::ZERO;
-        let book_began = std::time::Instant::now();
+        let book_began = Instant::now();
         let dyn_book: &dyn Book = &self.book;
         let balances = dyn_book.balances(&account, &self.set.buckets(&context), context.now).unwrap();
         book += book_began.elapsed();
         let decision = taken.decide.time(|| self.set.decide(&context, &balances));
         let gate = Gate { context: &context, decision: &decision, book: &self.book, consents: &NoConsents };
-        let book_began = std::time::Instant::now();
+        let book_began = Instant::now();
         drop(prepared.admit(&gate).unwrap_or_else(|failure| panic!("{failure:?}")));
         book += book_began.elapsed();
         taken.book.add(book);
-        let close_began = std::time::Instant::now();
+        let close_began = Instant::now();
         let closing = Closing {
             now: Timestamp::now(),
             elapsed: began.elapsed(),

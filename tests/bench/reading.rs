@@ -6,7 +6,7 @@ use std::hint::black_box;
 use pgsandbox::sql;
 
 use super::Effort;
-use super::report::{Report, Samples};
+use super::report::{Report, Samples, Target};
 
 /// Statements in a generated text.
 const STATEMENTS: usize = 200;
@@ -37,5 +37,5 @@ fn check(report: &mut Report, effort: Effort, what: &str, statement: impl Fn(&mu
         tokens.time(|| black_box(sql::scanner::tokens(black_box(&text)).unwrap()));
     }
     let each = |samples: &Samples| samples.median() / STATEMENTS as f64;
-    report.time(format!("reading {what}"), each(&whole), Some(("its tokens alone", each(&tokens))), "");
+    report.time(format!("reading {what}"), each(&whole), Some(("its tokens alone", each(&tokens))), Target::None);
 }

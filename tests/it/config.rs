@@ -10,6 +10,7 @@ use pgsandbox::audit::Sync;
 use pgsandbox::config::keys::{KEYS, Kind, VARIABLES, key_at, names_in};
 use pgsandbox::config::{Config, Environment, Source, StateDir, StateDirError, load};
 use pgsandbox::model::{Code, Failure};
+use pgsandbox::telemetry::OtlpProtocol;
 
 /// Loads a file's text with further variables.
 fn load_text(text: &str, variables: &[(&str, &str)]) -> Result<Config, Vec<String>> {
@@ -318,10 +319,32 @@ fn telemetry_goes_only_where_it_is_configured_to() {
     assert_eq!(load_text(r#"{"telemetry": {"enabled": false}}"#, &collector).unwrap().telemetry.export, None);
     let export = load_text(r#"{"telemetry": {"enabled": true}}"#, &collector).unwrap().telemetry.export.unwrap();
     assert_eq!(export.endpoint, "http://localhost:4318");
+    assert_eq!(export.protocol, OtlpProtocol::Http);
     check_file(r#"{"telemetry": {"enabled": true}}"#, &[("telemetry.endpoint", "is missing")]);
     check_file(
         r#"{"telemetry": {"enabled": true, "endpoint": "http://x", "headersFromEnv": {"authorization": "MISSING"}}}"#,
         &[("telemetry.headersFromEnv.authorization", "`MISSING`, which is not set")],
+    );
+}
+
+#[test]
+fn spans_are_sent_by_the_protocol_that_stands_beside_the_endpoint() {
+    const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4317");
+    const GRPC: (&str, &str) = ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+    let protocol = |more: &str, variables: &[(&str, &str)]| {
+        let text = format!(r#"{{"telemetry": {{"enabled": true{more}}}}}"#);
+        load_text(&text, variables).unwrap().telemetry.export.unwrap().protocol
+    };
+    assert_eq!(protocol("", &[ENDPOINT, GRPC]), OtlpProtocol::Grpc);
+    assert_eq!(protocol(r#", "protocol": "http/protobuf""#, &[ENDPOINT, GRPC]), OtlpProtocol::Http);
+    assert_eq!(protocol(r#", "protocol": "grpc""#, &[ENDPOINT]), OtlpProtocol::Grpc);
+    assert_eq!(protocol(r#", "endpoint": "http://x""#, &[ENDPOINT, GRPC]), OtlpProtocol::Http);
+    let json = [ENDPOINT, ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")];
+    let fault = load_text(r#"{"telemetry": {"enabled": true}}"#, &json).unwrap_err().join("; ");
+    assert!(fault.contains("OTEL_EXPORTER_OTLP_PROTOCOL") && fault.contains("`grpc`"), "{fault}");
+    check_file(
+        r#"{"telemetry": {"enabled": true, "endpoint": "http://x", "protocol": "http/json"}}"#,
+        &[("telemetry.protocol", "`http/protobuf` or `grpc`")],
     );
 }
 
@@ -367,7 +390,7 @@ fn the_table_is_complete_and_in_order() {
     for variable in VARIABLES {
         assert!(variable.key.is_none_or(|key| key_at(key).is_some()), "{}", variable.name);
     }
-    assert_eq!(names_in("telemetry").count(), 5);
+    assert_eq!(names_in("telemetry").count(), 6);
     assert_eq!(names_in("profiles[]").count(), 11);
 }
 
@@ -473,4 +496,9 @@ fn a_file_in_the_directorys_place_is_refused() {
     fs::write(dir.path().join("s"), "").unwrap();
     assert!(matches!(StateDir::at(dir.path().join("s")).open(), Err(StateDirError::NotADirectory { .. })));
     assert!(matches!(StateDir::at(dir.path().join("s/t")).open(), Err(StateDirError::System { .. })));
+}
+
+#[test]
+fn a_key_without_a_name_has_a_place_that_is_seen() {
+    check_file(r#"{"": 1}"#, &[("\"\"", "is not known")]);
 }

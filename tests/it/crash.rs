@@ -44,14 +44,14 @@ fn home_with_policies(more: &str) -> Home {
 }
 
 /// Returns the folder of the one cluster in a home.
-fn cluster(home: &Home) -> PathBuf {
+pub(super) fn cluster(home: &Home) -> PathBuf {
     let clusters: Vec<_> = fs::read_dir(home.state().join("postgres/postgres")).unwrap().flatten().collect();
     assert_eq!(clusters.len(), 1, "one cluster");
     clusters[0].path()
 }
 
 /// Returns rows as the cluster's superuser sees them, through its private socket.
-fn query(home: &Home, sql: &str) -> Vec<Vec<String>> {
+pub(super) fn query(home: &Home, sql: &str) -> Vec<Vec<String>> {
     let cluster = cluster(home);
     let read = |name: &str| fs::read_to_string(cluster.join(name)).unwrap().trim().to_owned();
     let mut config = tokio_postgres::Config::new();
@@ -95,7 +95,7 @@ fn settle(home: &Home) {
 }
 
 /// Checks that what is on the cluster and what the metadata says is the same; returns the ready sandboxes with their names.
-fn check_tracked(home: &Home) -> BTreeMap<String, String> {
+pub(super) fn check_tracked(home: &Home) -> BTreeMap<String, String> {
     let rows = query(
         home,
         "select id, database_name, owner_role, readonly_role from pgsandbox.sandboxes where state = 'ready' order by 2",
@@ -118,28 +118,28 @@ fn check_tracked(home: &Home) -> BTreeMap<String, String> {
     rows.into_iter().map(|row| (row[0].clone(), row[1].clone())).collect()
 }
 
-fn check_audit(home: &Home) {
+pub(super) fn check_audit(home: &Home) {
     let verified = home.run(&["audit", "verify"]);
     let said = String::from_utf8_lossy(&verified.stdout);
     assert!(verified.status.success() && said.contains(" 0 requests open"), "{said}");
 }
 
-fn create(server: &mut Stdio) -> String {
+pub(super) fn create(server: &mut Stdio) -> String {
     let made = server.call("create_database", &json!({}));
     assert_eq!(made["ok"], true, "{made:#}");
     made["result"]["databaseId"].as_str().unwrap().to_owned()
 }
 
-fn sql(server: &mut Stdio, id: &str, text: &str) -> Value {
+pub(super) fn sql(server: &mut Stdio, id: &str, text: &str) -> Value {
     server.call("run_sql", &json!({"databaseId": id, "sql": text}))
 }
 
-fn rows(envelope: &Value) -> &Value {
+pub(super) fn rows(envelope: &Value) -> &Value {
     assert_eq!(envelope["ok"], true, "{envelope:#}");
     &envelope["result"]["resultSets"][0]["rows"]
 }
 
-fn code(envelope: &Value) -> &str {
+pub(super) fn code(envelope: &Value) -> &str {
     envelope["errors"][0]["code"].as_str().unwrap_or("none")
 }
 

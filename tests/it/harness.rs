@@ -41,6 +41,7 @@ pub(crate) struct Cluster {
     pub(crate) bin_dir: PathBuf,
     /// Its data.
     pub(crate) data: PathBuf,
+    settings: String,
     _watchdog: Child,
 }
 
@@ -55,6 +56,11 @@ pub(crate) fn own_cluster() -> Cluster {
     start(&installation())
 }
 
+/// Starts a cluster that no other test uses, with settings of its own: `-c name=value …`.
+pub(crate) fn own_cluster_with(settings: &str) -> Cluster {
+    start_with(&installation(), settings)
+}
+
 /// Returns every cluster there is to test with: the machine's own, and 18 where it is configured.
 pub(crate) fn clusters() -> Vec<&'static Cluster> {
     static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
@@ -63,6 +69,12 @@ pub(crate) fn clusters() -> Vec<&'static Cluster> {
         Some(start(&examine(bin_dir.into())))
     });
     std::iter::once(cluster()).chain(eighteen.as_ref()).collect()
+}
+
+/// Starts a cluster of each major there is to test with, that no other test uses.
+pub(crate) fn own_clusters() -> Vec<Cluster> {
+    let eighteen = std::env::var_os("PGSANDBOX_TEST_POSTGRES_18_BIN_DIR");
+    std::iter::once(installation()).chain(eighteen.map(|dir| examine(dir.into()))).map(|found| start(&found)).collect()
 }
 
 /// Returns the machine's own server.
@@ -132,7 +144,7 @@ impl Cluster {
         while runs(pid) {
             std::thread::yield_now();
         }
-        run_server(&self.bin_dir, &self.data, self.port).unwrap();
+        run_server(&self.bin_dir, &self.data, self.port, &self.settings).unwrap();
     }
 }
 
@@ -163,6 +175,10 @@ pub(crate) fn temp_dir() -> tempfile::TempDir {
 }
 
 fn start(installation: &Installation) -> Cluster {
+    start_with(installation, "")
+}
+
+fn start_with(installation: &Installation, settings: &str) -> Cluster {
     let dir = temp_dir().keep();
     let watchdog = watchdog(&dir);
     let data = dir.join("data");
@@ -171,14 +187,15 @@ fn start(installation: &Installation) -> Cluster {
     let mut started = Err(io::Error::other("no port"));
     for _ in 0..20 {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        started = run_server(&installation.bin_dir, &data, port).map(|()| port);
+        started = run_server(&installation.bin_dir, &data, port, settings).map(|()| port);
         if started.is_ok() {
             break;
         }
     }
     let port = started.unwrap();
     let bin_dir = installation.bin_dir.clone();
-    let cluster = Cluster { major: installation.major, port, bin_dir, data, _watchdog: watchdog };
+    let settings = settings.to_owned();
+    let cluster = Cluster { major: installation.major, port, bin_dir, data, settings, _watchdog: watchdog };
     block_on(async {
         let admin = cluster.superuser("postgres").await;
         let role = format!("CREATE ROLE {LIMITED} LOGIN CREATEDB CREATEROLE PASSWORD '{PASSWORD}'");
@@ -188,11 +205,11 @@ fn start(installation: &Installation) -> Cluster {
     cluster
 }
 
-fn run_server(bin_dir: &Path, data: &Path, port: u16) -> io::Result<()> {
+fn run_server(bin_dir: &Path, data: &Path, port: u16, settings: &str) -> io::Result<()> {
     let options = format!(
         "-c port={port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off \
          -c synchronous_commit=off -c full_page_writes=off -c max_prepared_transactions=8 -c wal_level=logical \
-         -c shared_buffers=32MB -c max_connections=100"
+         -c shared_buffers=32MB -c max_connections=100 {settings}"
     );
     let mut command = as_server(&bin_dir.join("pg_ctl"));
     command.arg("start").arg("-w").arg("-D").arg(data).arg("-l").arg(data.join("log")).args(["-o", &options]);

@@ -25,7 +25,7 @@ const PREFIX: &str = "life";
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// A core on `url`'s server. Its metadata is in the admin's own database.
-async fn core(url: &str, keys: &tempfile::TempDir, max: Option<u64>, points: Arc<dyn FailPoints>) -> Core {
+pub(crate) async fn core(url: &str, keys: &tempfile::TempDir, max: Option<u64>, points: Arc<dyn FailPoints>) -> Core {
     let url = PostgresUrl::parse(url, UrlOrigin::Operator).unwrap();
     let server = PostgresServer::new(PostgresSettings::new("local", PREFIX, ServerSource::External(url)));
     let settings =
@@ -48,7 +48,7 @@ async fn things(cluster: &Cluster) -> i64 {
     count(cluster, sql).await
 }
 
-async fn run(session: &mut SandboxSession, text: &str) -> ResultSet {
+pub(crate) async fn run(session: &mut SandboxSession, text: &str) -> ResultSet {
     let call = StatementCall {
         text,
         params: &[],

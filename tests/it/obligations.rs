@@ -424,3 +424,68 @@ fn another_owners_sandbox_is_not_to_be_told_from_none() {
     assert_eq!(other.call("cleanup_expired", &json!({}))["ok"], true);
     assert_eq!(code(&mine.sql("select 1", json!({}))), "ok", "nothing of it was touched");
 }
+
+/// Runs one statement under a policy file and returns whether its record says that the decision can be replayed.
+fn replayable(home: &Home, policies: &str) -> Vec<bool> {
+    fs::write(home.path().join("policies.toml"), policies).unwrap();
+    let mut it = Session::start(home);
+    assert_eq!(it.sql("select 1", json!({}))["ok"], true);
+    assert!(it.stdio.finish().success());
+    let log = home.state().join("audit");
+    let files = fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().path());
+    let text: String = files.filter_map(|path| fs::read_to_string(path).ok()).collect();
+    fs::remove_dir_all(&log).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of_sql = lines.filter(|line| line["kind"] == "close" && line["request"]["operation"] == "run_sql");
+    of_sql.map(|line| line["request"]["replayable"].as_bool().unwrap()).collect()
+}
+
+#[test]
+fn a_decision_made_without_the_statements_texts_can_be_replayed_from_its_record() {
+    let home = home_with_policy_file();
+    let bundled: String = BUNDLED.iter().map(|name| format!("[[policy]]\nsource = \"{name}\"\n")).collect();
+    assert_eq!(replayable(&home, &bundled), [true]);
+    let granted = bundled.replace("source = \"row-limit\"\n", "source = \"row-limit\"\nsees_text = true\n");
+    assert_eq!(replayable(&home, &granted), [false]);
+}
+
+#[test]
+fn a_request_in_the_log_bears_its_own_outcome_and_no_policys() {
+    let home = Home::fresh();
+    let log = home.path().join("stderr");
+    let errors = fs::File::create(&log).unwrap().into();
+    let mut stdio = Stdio::start_with(&home, &[("PGSANDBOX_LOG", "pgsandbox=debug")], errors);
+    let created = stdio.call("create_database", &json!({}));
+    let id = created["result"]["databaseId"].as_str().unwrap().to_owned();
+    let reply = stdio.call("run_sql", &json!({"databaseId": id, "sql": "select 1 / 0"}));
+    assert_eq!(reply["ok"], false, "{reply:#}");
+    assert!(stdio.finish().success());
+    let text = fs::read_to_string(&log).unwrap();
+    let line = text.lines().find(|line| line.contains("tools/call run_sql") && line.contains("service::trail"));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    for once in ["pgsandbox.request.id=", "pgsandbox.verdict=\"pass\"", "error.type="] {
+        assert_eq!(line.matches(once).count(), 1, "{once} in {line}");
+    }
+    assert_eq!(line.matches("pgsandbox.verdict").count(), 1, "{line}");
+}
+
+#[test]
+fn a_policy_cannot_allow_more_than_a_reply_holds() {
+    let home = home_with_policy_file();
+    let made = Session::start(&home);
+    let id = made.id.clone();
+    assert!(made.stdio.finish().success());
+    // The bundled policy allows less than the program does.
+    let guest = demanding(&[Obligation::MaxResultBytes(100 << 20)]);
+    write_policies_but(&home, "row-limit", &[("demanding", guest.component(), Mode::Enforce)]);
+    let mut it = Session { stdio: Stdio::start(&home), id };
+    // A megabyte to a row: three fit a reply with their frames, the fourth would be over it.
+    let reply = it.sql("select repeat('x', 1048576) from generate_series(1, 10)", json!({}));
+    let set = &reply["result"]["resultSets"][0];
+    assert_eq!((&set["returnedRowCount"], &set["truncatedBy"]), (&json!(3), &json!("bytes")));
+    for (bytes, omitted) in [((1 << 20) - 1, false), (1 << 20, false), ((1 << 20) + 1, true)] {
+        let reply = it.sql(&format!("select repeat('x', {bytes})"), json!({}));
+        let value = &reply["result"]["resultSets"][0]["rows"][0][0];
+        assert_eq!(value.get("omittedBytes") == Some(&json!(bytes)), omitted, "{bytes}");
+    }
+}

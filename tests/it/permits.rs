@@ -139,7 +139,7 @@ async fn quotas_of_policies_hold_where_sandboxes_are_reserved() {
     let of_group = [Obligation::MaxLiveSandboxes { scope: Scope::Group, limit: 1 }];
     make(&core, Some("a"), &of_group).await.unwrap();
     let failure = make(&core, Some("a"), &of_group).await.unwrap_err();
-    let expected = "group owner `a` has 1 live sandboxes on profile `local`; the limit is 1, set by `some-policy`";
+    let expected = "group owner `a` has 1 live sandbox on profile `local`; the limit is 1, set by `some-policy`";
     assert_eq!((failure.code, failure.message.as_str()), (Code::QuotaExceeded, expected));
     let of_principal = [Obligation::MaxLiveSandboxes { scope: Scope::Principal, limit: 1 }];
     assert_eq!(code(make(&core, Some("b"), &of_principal).await), Some(Code::QuotaExceeded));

@@ -11,6 +11,9 @@
 mod bundled;
 pub(crate) mod guest;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, MemoryBook, NoConsents, admit};
 use pgsandbox::model::{
     Bucket, Charge, Code, Context, Decision, Denial, Failure, Impact, Mode, Obligation, ObligationKind, Phase,
@@ -113,6 +116,12 @@ fn loops_at_load_are_refused_at_load() {
     check_refused_at_load(Guest::from_file("loop_configure").spec(), "settings", "policy_timeout");
     check_refused_at_load(Guest::from_file("loop_describe").spec(), "source", "policy_timeout");
     check_refused_at_load(Guest::from_file("loop_start").spec(), "source", "policy_timeout");
+}
+
+#[test]
+fn a_policy_cannot_sleep_in_its_start_function_or_anywhere() {
+    // Fuel stands still while a thread waits, so whoever waits is not let in.
+    check_refused_at_load(Guest::from_file("sleep_start").spec(), "source", "no component that can be compiled");
 }
 
 #[test]
@@ -423,7 +432,7 @@ fn compiled_code_is_kept_and_what_was_touched_is_not_run() {
     };
     decide();
     let first = files();
-    assert_eq!(first.len(), 2, "the policy, so that its state can be read, and its snapshot");
+    assert_eq!(first.len(), 3, "the policy, so that its state can be read, what it says of itself, and its snapshot");
     decide();
     assert_eq!(files(), first, "nothing was compiled again");
     for (_, path) in &first {
@@ -434,7 +443,14 @@ fn compiled_code_is_kept_and_what_was_touched_is_not_run() {
     }
     let touched = files();
     decide();
-    assert!(files().iter().zip(&touched).all(|(now, then)| now.0 > then.0), "each was compiled and written again");
+    assert!(files().iter().zip(&touched).all(|(now, then)| now.0 > then.0), "each was made and written again");
+    // Another's in the place of each: `decide` would tell.
+    for (number, (_, path)) in first.iter().enumerate() {
+        let whole = std::fs::read(path).unwrap();
+        std::fs::copy(&first[(number + 1) % first.len()].1, path).unwrap();
+        decide();
+        std::fs::write(path, whole).unwrap();
+    }
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o750)).unwrap();
     let settings = HostSettings { cache_directory: Some(directory), ..HostSettings::default() };
@@ -618,4 +634,84 @@ fn a_denial_outweighs_a_failure_and_a_failure_everything_else() {
     check_set(&["limit-a", "trap"], Some(Code::PolicyTrapped));
     check_set(&["trap", "grow_memory"], Some(Code::PolicyMemory));
     check_set(&["trap", "deny-b", "deny-a"], Some(Code::Denied));
+}
+
+/// The one worker of this runtime is where a policy loops; a request that comes meanwhile must be served before it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_policy_that_loops_holds_up_no_other_request() {
+    let host = host();
+    let mut slow = Guest::from_file("slow").spec();
+    slow.limits.fuel = FUEL_MAX;
+    slow.limits.timeout_ms = TIMEOUT_MS_MAX;
+    let slow = Arc::new(Set::load(&host, &[slow], 1).unwrap());
+    let quick = Arc::new(Set::load(&host, &[Guest::new("quick").spec()], 2).unwrap());
+    // On a busy machine the other thread may come too late; a worker that is held up never lets it come in time.
+    for _ in 0..20 {
+        let ended = Arc::new(AtomicBool::new(false));
+        let looping = tokio::spawn({
+            let (slow, ended) = (slow.clone(), ended.clone());
+            async move {
+                let refusal = slow.decide(&context(), &[]).refusal.map(|refusal| refusal.code);
+                ended.store(true, Ordering::SeqCst);
+                refusal
+            }
+        });
+        let served = tokio::spawn({
+            let (quick, ended) = (quick.clone(), ended.clone());
+            async move { (quick.decide(&context(), &[]).refusal.is_none(), !ended.load(Ordering::SeqCst)) }
+        });
+        let (passed, in_time) = served.await.unwrap();
+        assert_eq!((passed, looping.await.unwrap()), (true, Some(Code::PolicyTimeout)));
+        if in_time {
+            return;
+        }
+    }
+    panic!("whoever came while the policy looped was served after it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_that_loop_at_once_end_one_after_the_other_or_are_busy() {
+    let host = host();
+    let mut slow = Guest::from_file("slow").spec();
+    slow.limits.fuel = FUEL_MAX;
+    let slow = Arc::new(Set::load(&host, &[slow], 1).unwrap());
+    let calls = (0..16).map(|_| {
+        let slow = slow.clone();
+        tokio::spawn(async move { slow.decide(&context(), &[]).refusal.map(|refusal| refusal.code) })
+    });
+    let mut said = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        said.push(call.await.unwrap());
+    }
+    assert!(said.contains(&Some(Code::PolicyTimeout)), "{said:?}");
+    assert!(said.iter().all(|code| [Some(Code::PolicyTimeout), Some(Code::Busy)].contains(code)), "{said:?}");
+}
+
+/// What needs more than a first attempt gets all of its budget, and the same answer and fuel as ever.
+#[test]
+fn what_takes_longer_than_a_first_attempt_is_answered_all_the_same() {
+    let mut guest = Guest::new("p");
+    guest.functions = "(func $evaluate (param $request i32) (result i32) (local $n i32)
+      (loop $again
+        (local.set $n (i32.add (local.get $n) (i32.const 1)))
+        (br_if $again (i32.lt_u (local.get $n) (i32.const 200000))))
+      (global.get $decision))"
+        .to_owned();
+    let set = load(&[guest.spec()]).unwrap();
+    let decisions = [set.decide(&context(), &[]), set.decide(&context(), &[])];
+    assert_eq!(decisions[0].refusal, None);
+    assert!(decisions[0].reports[0].fuel > pgsandbox::policy::wasm::BRIEF_FUEL, "{}", decisions[0].reports[0].fuel);
+    assert_eq!(decisions[0].reports[0].fuel, decisions[1].reports[0].fuel);
+}
+
+/// The component that `tests/proofs/neighbours` plays with, as the real program loads it from a file.
+#[test]
+fn the_looping_component_is_the_one_its_text_makes() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/slow_if_told.wasm");
+    let built = Guest::from_file("slow_if_told").component();
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &built).unwrap();
+    }
+    let kept = std::fs::read(&path).unwrap_or_default();
+    assert!(kept == built, "make it anew: UPDATE_SNAPSHOTS=1 cargo test --test it the_looping_component");
 }

@@ -5,6 +5,7 @@
 //! whose login was taken away is never given it back here.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
 use super::server::{PostgresServer, Reach};
@@ -15,6 +16,9 @@ use crate::model::{Code, CredentialAccess, Failure, Secret, Timestamp};
 
 /// How often a change is tried against sessions of the sandbox that hold the row.
 const ATTEMPTS_MAX: u32 = 12;
+
+/// How long the server may take for a statement that reads a sandbox's catalogue: longer than its own timer lets it.
+pub(super) const CATALOGUE_ANSWER: Duration = Duration::from_secs(130);
 
 /// Returns the role and password of one kind of access.
 pub(super) fn credentials(spec: &SandboxSpec, access: CredentialAccess) -> Credentials {
@@ -58,15 +62,24 @@ pub(super) async fn catalogue_session(
         Ok(session) => return Ok(session),
         Err(error) => error,
     };
-    let reach = if failed.is_unreachable() {
+    let reach = if failed.is_unreachable() && !failed.is_silence() {
         server.reconnect().await?
+    } else if failed.is_crowded() && !is_narrowed(server, spec).await? {
+        reach
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
         reach
     } else {
         return Err(failed.within(&server.settings().profile, &credentials.user));
     };
-    let again = log_in(&reach, &credentials, &spec.names.database, major).await;
+    let login = Login {
+        endpoint: &reach.endpoint,
+        credentials: &credentials,
+        database: &spec.names.database,
+        timeout: reach.connect_timeout,
+        answer: CATALOGUE_ANSWER,
+    };
+    let again = server.log_in_as(&login, Some(major)).await;
     again.map_err(|e| e.within(&server.settings().profile, &credentials.user))
 }
 
@@ -77,8 +90,26 @@ pub(super) async fn log_in(
     database: &str,
     major: u16,
 ) -> Result<AdminSession, LoginError> {
-    let login = Login { endpoint: &reach.endpoint, credentials, database, timeout: reach.connect_timeout };
+    let timeout = reach.connect_timeout;
+    let login = Login { endpoint: &reach.endpoint, credentials, database, timeout, answer: CATALOGUE_ANSWER };
     AdminSession::open(&login, Some(major)).await
+}
+
+/// Returns whether the sandbox has limited its own connections further than they were made.
+async fn is_narrowed(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<bool, EngineError> {
+    let names = &spec.names;
+    let made_with = i32::try_from(server.settings().connection_limit).unwrap_or(i32::MAX);
+    let row = server
+        .admin_session()
+        .await?
+        .query_one(
+            "SELECT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = $1 AND datconnlimit <> -1) \
+             OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname IN ($2, $3) AND rolconnlimit <> $4)",
+            &[&names.database, &names.owner_role, &names.readonly_role, &made_with],
+        )
+        .await
+        .map_err(refused("say what limits the sandbox's connections", &server.settings().profile))?;
+    Ok(row.get(0))
 }
 
 /// Sets passwords, limits and rights as they were made, and notes what it found changed.
@@ -146,7 +177,7 @@ pub(super) async fn set_expiry(
 
 /// Takes the owner's login away and ends its sessions, or gives the login back.
 ///
-/// The reader keeps its login: it can write nothing, and read-only calls go on.
+/// The reader keeps its login: it can write to no table, and read-only calls go on.
 pub(super) async fn set_login(
     server: &Arc<PostgresServer>,
     spec: &SandboxSpec,
@@ -260,16 +291,20 @@ pub(super) async fn caller_session(
         Ok(session) => return Ok(session),
         Err(error) => login_error(error),
     };
-    let reach = if failed.is_unreachable() {
+    let reach = if failed.is_unreachable() && !failed.is_silence() {
         server.reconnect().await?
+    } else if failed.is_crowded() && !is_narrowed(server, spec).await? {
+        // Sessions of ours that do nothing need not be in the way of a caller's.
+        server.trim_idle();
+        return Err(failed.within(profile, role_and_password(spec, access).0));
     } else if failed.sqlstate().is_some_and(may_be_repaired) {
         repair(server, spec).await?;
         reach
     } else {
         return Err(failed.within(profile, role_and_password(spec, access).0));
     };
-    let again = SandboxSession::connect(&target(&reach)).await;
-    again.map_err(|error| login_error(error).within(profile, role_and_password(spec, access).0))
+    let again = SandboxSession::connect(&target(&reach)).await.map_err(login_error);
+    again.map_err(|error| error.within(profile, role_and_password(spec, access).0))
 }
 
 /// Sorts a failed login of the wire's.

@@ -13,12 +13,16 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::startup::{self, APPLICATION_NAME, Purpose};
+use super::watch::{Patience, Watched};
 use super::{Credentials, Endpoint, NetError, net};
-use crate::engine::EngineError;
+use crate::engine::{EngineError, server_condition};
 use crate::model::fault;
 
 /// The oldest major whose settings every supported server knows; used until a server has said its version.
 pub(super) const MAJOR_MIN: u16 = 13;
+
+/// Postgres' code for a server, database or role that has as many sessions as it may have.
+pub(super) const CONNECTIONS_USED_UP: &str = "53300";
 
 /// A database on a server, and as whom to log in to it.
 #[derive(Clone, Debug)]
@@ -27,12 +31,15 @@ pub(super) struct Login<'a> {
     pub(super) credentials: &'a Credentials,
     pub(super) database: &'a str,
     pub(super) timeout: Duration,
+    /// How long the server may take to answer a statement, once logged in.
+    pub(super) answer: Duration,
 }
 
 /// A session of ours, never for a caller's SQL.
 pub struct AdminSession {
     client: Client,
     major: u16,
+    patience: Patience,
 }
 
 /// Why a session could not be opened. Holds no secret.
@@ -76,12 +83,33 @@ impl LoginError {
         }
     }
 
+    /// Returns whether somebody is there who says nothing.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Net(NetError::Timeout(_)))
+    }
+
+    /// Returns whether the server, the database or the role has no connection left: too_many_connections.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.sqlstate() == Some(CONNECTIONS_USED_UP)
+    }
+
     /// Returns the error with the profile and role it concerns.
     pub(super) fn within(self, profile: &str, user: &str) -> EngineError {
         if self.is_unreachable() {
             return EngineError::Unreachable { profile: profile.to_owned(), detail: self.to_string() };
         }
+        if self.is_crowded() {
+            return EngineError::Crowded { profile: profile.to_owned() };
+        }
         match self {
+            // The server is there, and not in a state to let anybody in: for want of disk, for instance.
+            Self::Refused { sqlstate, message }
+                if server_condition(&sqlstate).is_none()
+                    && ["XX", "57", "58"].iter().any(|c| sqlstate.starts_with(c)) =>
+            {
+                let detail = format!("{message} (SQLSTATE {sqlstate})");
+                EngineError::Unreachable { profile: profile.to_owned(), detail }
+            }
             Self::Refused { sqlstate, message } if !sqlstate.starts_with("28") => {
                 EngineError::Refused { action: "open a session", sqlstate, detail: message }
             }
@@ -122,6 +150,8 @@ impl AdminSession {
         if let Some(password) = &login.credentials.password {
             config.password(password.expose());
         }
+        let patience = Patience::new(login.answer);
+        let stream = Watched::new(stream, patience.clone());
         let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(|e| login_error(&e))?;
         let version = connection.parameter("server_version").unwrap_or_default();
         let major = major_of(version).ok_or_else(|| {
@@ -132,7 +162,12 @@ impl AdminSession {
                 tracing::debug!(error = %Chain(&error), "an admin connection ended");
             }
         });
-        Ok(Self { client, major })
+        Ok(Self { client, major, patience })
+    }
+
+    /// Says how long the server may take to answer from now on; after that the session is closed.
+    pub(super) fn answers_within(&self, answer: Duration) {
+        self.patience.set(answer);
     }
 
     /// Returns the server's major version.
@@ -250,5 +285,6 @@ mod tests {
         assert!(matches!(refused("28P01").within("p", "u"), EngineError::Auth { .. }));
         assert!(matches!(refused("57P03").within("p", "u"), EngineError::Unreachable { .. }));
         assert!(matches!(refused("3D000").within("p", "u"), EngineError::Refused { .. }));
+        assert!(matches!(refused("53300").within("p", "u"), EngineError::Crowded { .. }));
     }
 }

@@ -92,6 +92,12 @@ async fn cluster_runs(cluster: &ManagedCluster, checks: &mut Vec<Check>) -> bool
     }
     let port = status.port.map(|p| format!(" on 127.0.0.1:{p}")).unwrap_or_default();
     let user = status.run_as.map(|u| format!(" as user `{u}`")).unwrap_or_default();
+    if let (false, Some(pid)) = (status.running, status.pid) {
+        let detail = format!("its server, process {pid}, runs and lets the admin not in{port}");
+        let remedy = "it may be starting or stopping; if it stays so, see what is wrong with the process and its disk";
+        checks.push(check("postgres.cluster", CheckStatus::Fail, &detail, Some(remedy)));
+        return false;
+    }
     let detail = match (status.initialised, status.running) {
         (false, _) => "is not there yet; the first use makes it".to_owned(),
         (true, false) => format!("does not run; the next use starts it{user}"),

@@ -15,6 +15,7 @@ mod startup;
 mod steps;
 mod url;
 mod verify;
+mod watch;
 mod wire;
 
 pub use admin::AdminSession;

@@ -7,12 +7,7 @@ use crate::engine::{EngineError, SandboxSpec};
 /// INVARIANT: every statement that changes or drops something is built from names that passed here.
 pub(super) fn check(prefix: &str, spec: &SandboxSpec) -> Result<(), EngineError> {
     let names = &spec.names;
-    let short = spec.id.short();
-    let own = names.database.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('_') && rest.ends_with(&short));
-    let roles = names.owner_role == format!("{}_role", names.database)
-        && names.readonly_role == format!("{}_ro", names.database);
-    let letters = names.database.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-    if own && roles && letters && !prefix.is_empty() {
+    if names.belong_to(prefix, spec.id) {
         return Ok(());
     }
     Err(EngineError::Unsupported(format!(

@@ -14,17 +14,28 @@ use super::admin::{AdminSession, Login, LoginError, ident, refused};
 use super::managed::{ManagedCluster, ManagedSettings};
 use super::{Credentials, Endpoint, PostgresUrl};
 use crate::engine::{EngineError, ServerInfo};
+use crate::model::fault;
 
 /// The database that a managed cluster's metadata lives in.
 pub const METADATA_DATABASE: &str = "pgsandbox";
 /// The most pooled sessions of one server: eight creates at once go no faster than two.
 const SESSIONS_MAX: usize = 8;
-/// How many of them stay open when nobody needs them.
-const IDLE_SESSIONS_MAX: usize = 2;
-/// How long somebody waits for a session before being told to come back.
+/// How long one stays open that nobody needs: a burst finds those of the last, and an idle program holds none.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long somebody waits for a session, or for a connection to a server that has none left, before being told to
+/// come back.
 const SESSION_WAIT: Duration = Duration::from_secs(30);
+/// How long somebody waits before trying such a server again, the first and the later times.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// A kept session that has been idle for longer is asked for a sign of life first.
 const TRUSTED_IDLE: Duration = Duration::from_millis(250);
+/// How long a kept session may take to give a sign of life.
+const SIGN_OF_LIFE_WAIT: Duration = Duration::from_secs(5);
+/// How long the server may take for a statement on the metadata: longer than it waits for a lock.
+const METADATA_ANSWER: Duration = Duration::from_secs(25);
+/// How long the server may take for any other statement of ours: longer than its own timer lets it.
+const ANSWER: Duration = Duration::from_secs(130);
 /// The first major without the settings this program relies on, and the last one it was tried with.
 const MAJORS: std::ops::RangeInclusive<u16> = 13..=18;
 
@@ -75,8 +86,9 @@ pub struct PostgresServer {
     settings: PostgresSettings,
     managed: Option<ManagedCluster>,
     slots: Arc<Semaphore>,
-    /// Held while the server is looked for, so that it is looked for once.
-    finding: tokio::sync::Mutex<()>,
+    /// Held while the server is looked for, so that it is looked for once. Keeps the last failure and when it came: who
+    /// has waited for a search that failed does not wait for another.
+    finding: tokio::sync::Mutex<Option<(Instant, EngineError)>>,
     state: Mutex<State>,
 }
 
@@ -135,7 +147,7 @@ impl PostgresServer {
     /// Fails when the server cannot be reached (or started), or does not accept the admin.
     pub async fn metadata_session(self: &Arc<Self>) -> Result<PooledSession, EngineError> {
         let database = self.metadata_database().await?;
-        self.pooled(database).await
+        self.pooled(database, METADATA_ANSWER).await
     }
 
     /// Opens a session in the database that holds the metadata schema, which is closed when dropped: what it holds,
@@ -145,7 +157,9 @@ impl PostgresServer {
     /// Fails when the server cannot be reached (or started), or does not accept the admin.
     pub async fn dedicated_metadata_session(self: &Arc<Self>) -> Result<AdminSession, EngineError> {
         let database = self.metadata_database().await?;
-        self.open(&database).await
+        let session = self.open(&database).await?;
+        session.answers_within(METADATA_ANSWER);
+        Ok(session)
     }
 
     /// Opens or reuses a session in the admin's own database.
@@ -154,7 +168,15 @@ impl PostgresServer {
     /// Fails when the server cannot be reached (or started), or does not accept the admin.
     pub async fn admin_session(self: &Arc<Self>) -> Result<PooledSession, EngineError> {
         let database = self.reach().await?.database;
-        self.pooled(database).await
+        self.pooled(database, ANSWER).await
+    }
+
+    /// Opens or reuses a second session in the admin's own database for who has one already; `None` if there is none
+    /// to be had at once.
+    pub(super) async fn second_admin_session(self: &Arc<Self>) -> Result<Option<PooledSession>, EngineError> {
+        let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() else { return Ok(None) };
+        let database = self.reach().await?.database;
+        self.lend(database, slot, ANSWER).await.map(Some)
     }
 
     /// Returns the name of the database that holds the metadata schema.
@@ -165,9 +187,9 @@ impl PostgresServer {
         }
     }
 
-    /// Opens a session of the admin's in any database, to be closed after use.
+    /// Opens a session of the admin's in any database, to be closed after use. Does not wait: a database may be closed.
     pub(super) async fn session_in(&self, database: &str) -> Result<AdminSession, EngineError> {
-        self.open(database).await
+        self.open_now(database).await
     }
 
     /// Says what the server is, asking it once.
@@ -199,10 +221,20 @@ impl PostgresServer {
 
     /// Finds out anew how the server is reached, starting it if it is managed.
     async fn find(&self) -> Result<Reach, EngineError> {
-        let _finding = self.finding.lock().await;
+        let asked = Instant::now();
+        let mut last = self.finding.lock().await;
         if let Some(reach) = self.state().reach.clone() {
             return Ok(reach);
         }
+        if let Some((_, error)) = last.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(error.clone());
+        }
+        let found = self.search().await;
+        *last = found.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        found
+    }
+
+    async fn search(&self) -> Result<Reach, EngineError> {
         let reach = match (&self.settings.source, &self.managed) {
             (ServerSource::Managed(_), Some(cluster)) => {
                 let running = cluster.ensure_running().await.map_err(|e| EngineError::Known(Box::new(e.into())))?;
@@ -235,16 +267,37 @@ impl PostgresServer {
         self.find().await
     }
 
-    async fn pooled(self: &Arc<Self>, database: String) -> Result<PooledSession, EngineError> {
+    async fn pooled(self: &Arc<Self>, database: String, answer: Duration) -> Result<PooledSession, EngineError> {
         let slot = tokio::time::timeout(SESSION_WAIT, Arc::clone(&self.slots).acquire_owned()).await;
         let Ok(Ok(slot)) = slot else {
             let what = format!("the admin connection of profile `{}`", self.settings.profile);
             return Err(EngineError::Busy { what, sessions: u32::try_from(SESSIONS_MAX).unwrap_or(u32::MAX) });
         };
-        let session = match self.kept(&database).await {
-            Some(session) => session,
-            None => self.open(&database).await?,
+        self.lend(database, slot, answer).await
+    }
+
+    async fn lend(
+        self: &Arc<Self>,
+        database: String,
+        slot: OwnedSemaphorePermit,
+        answer: Duration,
+    ) -> Result<PooledSession, EngineError> {
+        let until = Instant::now() + SESSION_WAIT;
+        let mut pause = PAUSE_MIN;
+        let session = loop {
+            if let Some(session) = self.kept(&database).await {
+                break session;
+            }
+            match self.open_now(&database).await {
+                Err(EngineError::Crowded { .. }) if Instant::now() + pause < until => {
+                    self.trim_idle();
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                opened => break opened?,
+            }
         };
+        session.answers_within(answer);
         Ok(PooledSession { session: Some(session), database, server: Arc::clone(self), _slot: slot })
     }
 
@@ -255,17 +308,39 @@ impl PostgresServer {
             if session.is_closed() {
                 continue;
             }
-            if since.elapsed() < TRUSTED_IDLE || session.check_connection().await.is_ok() {
+            if since.elapsed() < TRUSTED_IDLE {
                 return Some(session);
+            }
+            match tokio::time::timeout(fault::within(SIGN_OF_LIFE_WAIT), session.check_connection()).await {
+                Ok(Ok(())) => return Some(session),
+                Ok(Err(_)) => {}
+                // The others would be waited for as long, and in vain.
+                Err(_) => self.state().idle.clear(),
             }
         }
     }
 
-    /// Opens a session; a managed server that does not answer is started first.
+    /// Opens a session, waiting while the server has no connection left; a managed server that does not answer is
+    /// started first.
     async fn open(&self, database: &str) -> Result<AdminSession, EngineError> {
+        let until = Instant::now() + SESSION_WAIT;
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.open_now(database).await {
+                Err(EngineError::Crowded { .. }) if Instant::now() + pause < until => {
+                    self.trim_idle();
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    async fn open_now(&self, database: &str) -> Result<AdminSession, EngineError> {
         let reach = self.reach().await?;
         match self.log_in(&reach, database).await {
-            Err(error) if error.is_unreachable() && self.managed.is_some() => {
+            Err(error) if error.is_unreachable() && !error.is_silence() && self.managed.is_some() => {
                 let reach = self.reconnect().await?;
                 self.log_in(&reach, database).await.map_err(|e| e.within(&self.settings.profile, &reach.admin.user))
             }
@@ -275,9 +350,37 @@ impl PostgresServer {
 
     async fn log_in(&self, reach: &Reach, database: &str) -> Result<AdminSession, LoginError> {
         let major = self.known_info().map(|i| i.major);
-        let login =
-            Login { endpoint: &reach.endpoint, credentials: &reach.admin, database, timeout: reach.connect_timeout };
+        let login = Login {
+            endpoint: &reach.endpoint,
+            credentials: &reach.admin,
+            database,
+            timeout: reach.connect_timeout,
+            answer: ANSWER,
+        };
         AdminSession::open(&login, major).await
+    }
+
+    /// Logs in as a sandbox's role, waiting while the server has no connection left.
+    pub(super) async fn log_in_as(&self, login: &Login<'_>, major: Option<u16>) -> Result<AdminSession, LoginError> {
+        let until = Instant::now() + SESSION_WAIT;
+        let mut pause = PAUSE_MIN;
+        loop {
+            match AdminSession::open(login, major).await {
+                Err(error) if error.is_crowded() && Instant::now() + pause < until => {
+                    // Sessions of ours that do nothing need not be in the way.
+                    self.trim_idle();
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Closes sessions that nobody needs just now, so that the server has room for others; one for each database stays,
+    /// as the next step, or the way out, needs it.
+    pub(super) fn trim_idle(&self) {
+        self.state().idle.values_mut().for_each(|idle| idle.truncate(1));
     }
 
     /// Forgets where the server was; the next who needs it looks anew.
@@ -392,9 +495,14 @@ impl Drop for PooledSession {
             return;
         }
         let mut state = self.server.state();
+        let now = Instant::now();
+        // The last to come back is the first to go out again, so those in front have waited longest.
+        for idle in state.idle.values_mut() {
+            idle.retain(|(_, since)| now.duration_since(*since) < IDLE_TIMEOUT);
+        }
         let idle = state.idle.entry(std::mem::take(&mut self.database)).or_default();
-        if idle.len() < IDLE_SESSIONS_MAX {
-            idle.push((session, Instant::now()));
+        if idle.len() < SESSIONS_MAX {
+            idle.push((session, now));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::{Endpoint, Host};
 use crate::model::{Code, Failure, Secret, TlsMode};
@@ -25,6 +25,58 @@ const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// The longest URL, in bytes: more than any real one, and cheap to read.
 const URL_BYTES_MAX: usize = 8 << 10;
+
+/// What is printed as it is; all else is percent-encoded, so that a part cannot look like another.
+const PRINTED_BYTES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// The same for a directory.
+const PRINTED_PATH: &AsciiSet = &PRINTED_BYTES.remove(b'/');
+/// Parameters that libpq knows and errors may name; what else stands in their place may be part of a password.
+const PARAMETERS: &[&str] = &[
+    "application_name",
+    "channel_binding",
+    "client_encoding",
+    "connect_timeout",
+    "dbname",
+    "fallback_application_name",
+    "gssdelegation",
+    "gssencmode",
+    "gsslib",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_count",
+    "keepalives_idle",
+    "keepalives_interval",
+    "krbsrvname",
+    "load_balance_hosts",
+    "options",
+    "passfile",
+    "password",
+    "port",
+    "replication",
+    "require_auth",
+    "requirepeer",
+    "requiressl",
+    "service",
+    "servicefile",
+    "ssl",
+    "ssl_max_protocol_version",
+    "ssl_min_protocol_version",
+    "sslcert",
+    "sslcertmode",
+    "sslcompression",
+    "sslcrl",
+    "sslcrldir",
+    "sslkey",
+    "sslmode",
+    "sslnegotiation",
+    "sslpassword",
+    "sslrootcert",
+    "sslsni",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "user",
+];
 
 /// Who wrote a URL: it decides what the URL may make us do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +130,9 @@ pub enum UrlError {
     /// A `#`, which would cut the rest off.
     #[error("the database URL contains `#`; write it as `%23`")]
     Fragment,
+    /// A `@`, before which some readers see the password end and others do not.
+    #[error("the user or password in the database URL contains `@` or `?`; write them as `%40` and `%3F`")]
+    Ambiguous,
     /// More than one host.
     #[error("the database URL names several hosts; one is supported")]
     SeveralHosts,
@@ -98,9 +153,12 @@ pub enum UrlError {
     /// A parameter that reads files, allowed to operators only.
     #[error("`{0}` is not allowed in a database URL given with a call, as it reads a file of this machine")]
     OperatorOnly(&'static str),
-    /// A parameter that is not known.
+    /// A parameter that is not supported.
     #[error("`{0}` is not supported in a database URL")]
-    Parameter(String),
+    Parameter(&'static str),
+    /// A parameter that nobody knows: perhaps a password with a `?` in it, so it is not named.
+    #[error("a parameter in the database URL is not known; a `?` or `&` in a password is written as `%3F` or `%26`")]
+    Unknown,
 }
 
 impl From<UrlError> for Failure {
@@ -126,6 +184,12 @@ impl PostgresUrl {
         }
         let (before_query, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = before_query.split_once('/').unwrap_or((before_query, ""));
+        // libpq ends user and password at the first `@` before any `/`, and others at the last: one only is both.
+        let before_path = rest.split('/').next().unwrap_or_default();
+        let at_signs = authority.matches('@').count();
+        if at_signs > 1 || (at_signs == 0 && before_path.contains('@')) {
+            return Err(UrlError::Ambiguous);
+        }
         let mut parts = Parts::default();
         parts.authority(authority)?;
         if !path.is_empty() {
@@ -135,17 +199,19 @@ impl PostgresUrl {
         parts.resolve(origin)
     }
 
-    /// Returns the URL without its password, for people to read.
+    /// Returns the URL without its password, for people to read. It reads as the same server, database and user.
     pub fn redacted(&self) -> String {
-        let database = &self.database;
-        let user = &self.credentials.user;
+        let database = utf8_percent_encode(&self.database, PRINTED_BYTES);
+        let user = utf8_percent_encode(&self.credentials.user, PRINTED_BYTES);
         match &self.endpoint.host {
             Host::Tcp(host) if host.contains(':') => {
                 format!("postgresql://{user}@[{host}]:{}/{database}", self.endpoint.port)
             }
             Host::Tcp(host) => format!("postgresql://{user}@{host}:{}/{database}", self.endpoint.port),
             Host::Unix(dir) => {
-                format!("postgresql://{user}@/{database}?host={}&port={}", dir.display(), self.endpoint.port)
+                let dir = dir.to_string_lossy();
+                let dir = utf8_percent_encode(&dir, PRINTED_PATH);
+                format!("postgresql://{user}@/{database}?host={dir}&port={}", self.endpoint.port)
             }
         }
     }
@@ -241,7 +307,7 @@ impl Parts {
                 "connect_timeout" => self.connect_timeout = Some(connect_timeout(&value)?),
                 // ours is sent instead: it says who connects
                 "application_name" => {}
-                other => return Err(UrlError::Parameter(other.escape_default().to_string())),
+                other => return Err(unsupported(other)),
             }
         }
         Ok(())
@@ -277,6 +343,12 @@ impl Parts {
             connect_timeout: self.connect_timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT),
         })
     }
+}
+
+fn unsupported(name: &str) -> UrlError {
+    let folded = name.to_ascii_lowercase();
+    let known = PARAMETERS.iter().find(|known| **known == folded);
+    known.map_or(UrlError::Unknown, |known| UrlError::Parameter(known))
 }
 
 /// Sets a part that may be said once.
@@ -386,7 +458,6 @@ mod tests {
     fn passwords_may_hold_anything_percent_encoded() {
         check("postgresql://u:%40%3A%2F%23%25%3F@h/d", "h", 5432, "d", "u", Some("@:/#%?"));
         check("postgresql://u:a:b@h/d", "h", 5432, "d", "u", Some("a:b"));
-        check("postgresql://u:a@b@h/d", "h", 5432, "d", "u", Some("a@b"));
         check("postgresql://u%40corp:%E6%BC%A2@h/d", "h", 5432, "d", "u@corp", Some("漢"));
     }
 
@@ -410,9 +481,11 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused_by_name() {
         for origin in [UrlOrigin::Operator, UrlOrigin::Caller] {
-            for name in ["service", "servicefile", "passfile", "sslkey", "sslcert", "options", "hostaddr", "Host"] {
-                refused(&format!("postgresql://u@h/d?{name}=x"), origin, UrlError::Parameter(name.to_owned()));
+            for name in ["service", "servicefile", "passfile", "sslkey", "sslcert", "options", "hostaddr"] {
+                refused(&format!("postgresql://u@h/d?{name}=x"), origin, UrlError::Parameter(name));
             }
+            refused("postgresql://u@h/d?Host=x", origin, UrlError::Parameter("host"));
+            refused("postgresql://u@h/d?no_such=x", origin, UrlError::Unknown);
             refused("postgresql://u@a,b/d", origin, UrlError::SeveralHosts);
             refused("postgresql://u@a:1,b:2/d", origin, UrlError::SeveralHosts);
             refused("postgresql://u@/d?host=a%2Cb", origin, UrlError::SeveralHosts);
@@ -450,6 +523,10 @@ mod tests {
             "postgresql://u:hunter2@a,b/d",
             "postgresql://u@h/d?password=hunter2&password=hunter2",
             "postgresql://u:hunter2%zz@h/d",
+            "postgresql://u:p?hunter2@h/d",
+            "postgresql://u:p?hunter2/x@h/d",
+            "postgresql://u:p/hunter2@h/d",
+            "postgresql://u@h/d?x&hunter2",
         ] {
             let error = PostgresUrl::parse(bad, UrlOrigin::Caller).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
@@ -457,5 +534,57 @@ mod tests {
         let url = good("postgresql://u:hunter2@h/d");
         assert!(!format!("{url} {url:?}").contains("hunter2"));
         assert_eq!(url.redacted(), "postgresql://u@h:5432/d");
+    }
+
+    #[test]
+    fn a_connect_timeout_is_taken_up_to_its_bound_and_no_further() {
+        for seconds in [1, 59, 60] {
+            let url = good(&format!("postgresql://u@h/d?connect_timeout={seconds}"));
+            assert_eq!(url.connect_timeout, Duration::from_secs(seconds));
+        }
+        let fault = UrlError::Value { name: "connect_timeout", expected: "a number of seconds from 1 to 60" };
+        for seconds in ["0", "61", "-1", "99999999999999999999"] {
+            for origin in [UrlOrigin::Operator, UrlOrigin::Caller] {
+                refused(&format!("postgresql://u@h/d?connect_timeout={seconds}"), origin, fault.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn a_url_is_read_up_to_its_bound_and_no_further() {
+        let url = |bytes: usize| {
+            let frame = "postgresql://u@h/";
+            format!("{frame}{}", "d".repeat(bytes - frame.len()))
+        };
+        for bytes in [URL_BYTES_MAX - 1, URL_BYTES_MAX] {
+            assert!(PostgresUrl::parse(&url(bytes), UrlOrigin::Caller).is_ok(), "{bytes}");
+        }
+        refused(&url(URL_BYTES_MAX + 1), UrlOrigin::Caller, UrlError::TooLong);
+    }
+
+    #[test]
+    fn a_password_that_readers_would_end_at_different_places_is_refused() {
+        for text in
+            ["postgresql://u:a@b@h/d", "postgresql://u:a?b@h/d", "postgresql://h?user=u@g", "postgresql://u@v@h/d"]
+        {
+            refused(text, UrlOrigin::Operator, UrlError::Ambiguous);
+        }
+        check("postgresql://u@h/d?password=a@b", "h", 5432, "d", "u", Some("a@b"));
+    }
+
+    #[test]
+    fn what_is_printed_reads_as_the_same_server() {
+        for text in [
+            "postgresql://u%40v:p@h/d%2Fe",
+            "postgresql://u@h/d%3Fhost=g",
+            "postgresql://u%25:p@[::1]/%C3%A9%20%23",
+            "postgresql://u@/d?host=/run/a%26port%3D1&port=5433",
+        ] {
+            let url = good(text);
+            let again = good(&url.to_string());
+            assert_eq!((&again.endpoint.host, again.endpoint.port), (&url.endpoint.host, url.endpoint.port), "{url}");
+            assert_eq!((&again.database, &again.credentials.user), (&url.database, &url.credentials.user), "{url}");
+        }
+        assert_eq!(good("postgresql://u@h/d%3Fhost=g").to_string(), "postgresql://u@h:5432/d%3Fhost%3Dg");
     }
 }

@@ -42,7 +42,9 @@ async fn identity(
     let part = part(access);
     let session = match catalogue_session(server, spec, access).await {
         Ok(session) => session,
-        Err(error @ (EngineError::Unreachable { .. } | EngineError::Busy { .. })) => return Err(error),
+        Err(error @ (EngineError::Unreachable { .. } | EngineError::Busy { .. } | EngineError::Crowded { .. })) => {
+            return Err(error);
+        }
         Err(error) => {
             checks.push(judge(&format!("{part}.login"), false, &format!("`{role}` cannot log in: {error}"), RECREATE));
             return Ok(());
@@ -334,9 +336,10 @@ fn listed(rows: &[Row], none: &str, some: &str) -> String {
     named(&rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), none, some)
 }
 
+/// More names than this say no more.
+const SHOWN_MAX: usize = 10;
+
 fn named(names: &[String], none: &str, some: &str) -> String {
-    /// More names than this say no more.
-    const SHOWN_MAX: usize = 10;
     if names.is_empty() {
         return none.to_owned();
     }
@@ -363,4 +366,19 @@ pub(super) fn warn_unless(name: &str, good: bool, detail: &str, remedy: &str) ->
 
 pub(super) fn check(name: &str, status: CheckStatus, detail: &str, remedy: Option<&str>) -> Check {
     Check { name: name.to_owned(), status, detail: detail.to_owned(), remedy: remedy.map(str::to_owned) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_names_than_can_be_read_are_counted() {
+        let said = |count: usize| named(&(0..count).map(|n| format!("n{n}")).collect::<Vec<_>>(), "none", "these:");
+        assert_eq!(said(0), "none");
+        for count in [SHOWN_MAX - 1, SHOWN_MAX] {
+            assert!(said(count).ends_with(&format!("`n{}`", count - 1)), "{}", said(count));
+        }
+        assert!(said(SHOWN_MAX + 1).ends_with("`n9` and 1 more"), "{}", said(SHOWN_MAX + 1));
+    }
 }

@@ -1,10 +1,9 @@
-//! Compiled code, kept so that a large policy need not be compiled at every start.
+//! What loading a policy makes, kept so that it need not be made at every start: compiled code above all.
 //!
 //! Compiled code is run as it is, so what is kept must be ours: the directory is entered by nobody else,
 //! and each file carries a MAC over its name and contents under a key that lies there too. A file's name
-//! is the digest of the engine, of the snapshots' version and of the component that was compiled, which
-//! for a snapshot contains the settings. Anything that does not fit is compiled anew; nothing is ever taken
-//! from anywhere else.
+//! is the digest of the engine, of the snapshots' version, of the world and of all that it was made from.
+//! Anything that does not fit is made anew; nothing is ever taken from anywhere else.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -36,12 +35,14 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 const FILES_MAX: usize = 512;
 const KEY_BYTES: usize = 32;
 const MAC_BYTES: usize = 32;
+/// The world: what was made for another one is of no use.
+const WORLD: &str = include_str!("../../../wit/policy.wit");
 
 /// A directory of compiled code.
 pub(super) struct Cache {
     directory: PathBuf,
     key: Zeroizing<[u8; KEY_BYTES]>,
-    /// Of the engine and the snapshots' version.
+    /// Of the engine, the snapshots' version and the world.
     engine_hash: u64,
 }
 
@@ -49,15 +50,15 @@ impl Shared {
     /// Compiles a component, or takes what was compiled before.
     pub(super) fn compile(&self, bytes: &[u8]) -> wasmtime::Result<Component> {
         let Some(cache) = &self.cache else { return Component::new(&self.engine, bytes) };
-        let name = cache.name(bytes);
-        if let Some(component) = cache.get(&self.engine, &name) {
+        let name = cache.name("code", &[bytes]);
+        if let Some(component) = cache.get(&name).and_then(|entry| entry.component(&self.engine, 0)) {
             return Ok(component);
         }
         fault::reach("policy.compile").map_err(std::io::Error::from)?;
         let component = Component::new(&self.engine, bytes)?;
         // What cannot be kept is compiled again next time.
         if let Ok(code) = component.serialize() {
-            cache.put(&name, &code).unwrap_or_default();
+            cache.put(&name, &[&code]).unwrap_or_default();
         }
         Ok(component)
     }
@@ -81,13 +82,18 @@ impl Cache {
         let mut hash = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut hash);
         SNAPSHOT_VERSION.hash(&mut hash);
+        WORLD.hash(&mut hash);
         Ok(Self { directory: directory.to_owned(), key, engine_hash: hash.finish() })
     }
 
-    fn name(&self, bytes: &[u8]) -> String {
+    /// Returns the name of what is made of `parts`; `kind` says what it is.
+    pub(super) fn name(&self, kind: &str, parts: &[&[u8]]) -> String {
         let mut hash = Sha256::new();
         hash.update(self.engine_hash.to_be_bytes());
-        hash.update(bytes);
+        for part in std::iter::once(&kind.as_bytes()).chain(parts) {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
         hex(&hash.finalize())
     }
 
@@ -95,29 +101,32 @@ impl Cache {
         self.directory.join(format!("{name}.cwasm"))
     }
 
-    fn mac(&self, name: &str, code: &[u8]) -> Option<Hmac<Sha256>> {
+    fn mac(&self, name: &str, parts: &[&[u8]]) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_slice()).ok()?;
         mac.update(name.as_bytes());
-        mac.update(code);
+        parts.iter().for_each(|part| mac.update(part));
         Some(mac)
     }
 
-    fn get(&self, engine: &Engine, name: &str) -> Option<Component> {
+    /// Returns what is kept under `name`, if this program wrote it.
+    pub(super) fn get(&self, name: &str) -> Option<Entry> {
         fault::reach("policy.cache.read").ok()?;
         let file = options().read(true).open(self.path(name)).ok()?;
-        let mut bytes = Vec::new();
+        let size = file.metadata().ok()?.len();
+        let mut bytes = Vec::with_capacity(usize::try_from(size.min(FILE_BYTES_MAX)).ok()? + 1);
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
-        let (mac, code) = bytes.split_first_chunk::<MAC_BYTES>()?;
-        self.mac(name, code)?.verify_slice(mac).ok()?;
-        deserialize(engine, code)
+        let (mac, body) = bytes.split_first_chunk::<MAC_BYTES>()?;
+        self.mac(name, &[body])?.verify_slice(mac).ok()?;
+        Some(Entry(bytes))
     }
 
-    fn put(&self, name: &str, code: &[u8]) -> io::Result<()> {
-        let Some(mac) = self.mac(name, code) else { return Ok(()) };
+    /// Keeps `parts`, one behind the other, under `name`.
+    pub(super) fn put(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
+        let Some(mac) = self.mac(name, parts) else { return Ok(()) };
         fault::reach("policy.cache.room")?;
         self.make_room()?;
         let mut bytes = mac.finalize().into_bytes().to_vec();
-        bytes.extend_from_slice(code);
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
         write_whole(&self.path(name), &bytes, |from, to| fs::rename(from, to))
     }
 
@@ -146,6 +155,21 @@ fn clear_staged(directory: &Path) {
             // One that stays takes room, and nothing more.
             fs::remove_file(entry.path()).unwrap_or_default();
         }
+    }
+}
+
+/// A file whose MAC was checked.
+pub(super) struct Entry(Vec<u8>);
+
+impl Entry {
+    /// Returns what was kept.
+    pub(super) fn body(&self) -> &[u8] {
+        self.0.get(MAC_BYTES..).unwrap_or_default()
+    }
+
+    /// Returns the component whose code begins at `at`, in what was kept.
+    pub(super) fn component(&self, engine: &Engine, at: usize) -> Option<Component> {
+        deserialize(engine, self.body().get(at..)?)
     }
 }
 
@@ -244,12 +268,51 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_is_had_under_its_own_name_and_untouched_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&directory.path().join("compiled"), &Engine::default()).unwrap();
+        cache.put("a", &[b"co", b"de"]).unwrap();
+        assert_eq!(cache.get("a").unwrap().body(), b"code");
+        fs::copy(cache.path("a"), cache.path("b")).unwrap();
+        assert!(cache.get("b").is_none(), "under another's name");
+        let whole = fs::read(cache.path("a")).unwrap();
+        for at in 0..whole.len() {
+            let mut touched = whole.clone();
+            touched[at] ^= 1;
+            fs::write(cache.path("a"), touched).unwrap();
+            assert!(cache.get("a").is_none(), "byte {at}");
+        }
+        for cut in 0..whole.len() {
+            fs::write(cache.path("a"), &whole[..cut]).unwrap();
+            assert!(cache.get("a").is_none(), "cut at {cut}");
+        }
+        fs::remove_file(cache.directory.join("key")).unwrap();
+        fs::write(cache.path("a"), &whole).unwrap();
+        let other = Cache::open(&cache.directory, &Engine::default()).unwrap();
+        assert!(other.get("a").is_none(), "under another key");
+    }
+
+    #[test]
+    fn names_tell_apart_what_things_are_made_of() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&directory.path().join("compiled"), &Engine::default()).unwrap();
+        let names = [
+            cache.name("a", &[b"x", b"y"]),
+            cache.name("b", &[b"x", b"y"]),
+            cache.name("a", &[b"xy", b""]),
+            cache.name("a", &[b"", b"xy"]),
+            cache.name("a", &[b"xy"]),
+        ];
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), names.len());
+    }
+
+    #[test]
     fn the_oldest_files_make_room() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("compiled");
         let cache = Cache::open(&path, &Engine::default()).unwrap();
         for number in 0..FILES_MAX + 3 {
-            cache.put(&number.to_string(), b"code").unwrap();
+            cache.put(&number.to_string(), &[b"code"]).unwrap();
         }
         let kept = fs::read_dir(&path).unwrap().count() - 1;
         assert_eq!(kept, FILES_MAX, "and the key");

@@ -1,7 +1,7 @@
 //! The engine all policies share, its clock, and the queue in front of its pool.
 //!
 //! The pool has a fixed number of slots. A thread that needs one waits for it up to a deadline and is
-//! then told `busy`. The clock is a thread of its own that ends with the host, and stands still while
+//! then told `busy`; so does an evaluation that takes long, for one of the few places for such. The clock is a thread of its own that ends with the host, and stands still while
 //! nothing runs: several idle servers on one machine are normal.
 
 use std::path::PathBuf;
@@ -24,6 +24,8 @@ use super::run::Bounds;
 pub const SLOTS_DEFAULT: u32 = 32;
 /// The wait for a slot unless set otherwise, in milliseconds.
 pub const SLOT_WAIT_MS_DEFAULT: u64 = 250;
+/// The most that wait for a slot at once: each waits on a thread.
+pub const WAITING_MAX: u32 = 32;
 /// Memory of a slot that is kept and cleared rather than given back: most guests use less, and clearing is cheaper than
 /// faulting pages in again.
 const MEMORY_KEPT_BYTES: usize = 256 << 10;
@@ -89,6 +91,8 @@ pub(super) struct Shared {
     pub(super) engine: Engine,
     pub(super) linker: Linker<Bounds>,
     pub(super) slots: Arc<Slots>,
+    /// Places for evaluations that take long: so many that a core is left for everybody else.
+    pub(super) aside: Slots,
     pub(super) cache: Option<Cache>,
 }
 
@@ -109,10 +113,13 @@ impl Host {
             .map_err(|injected| HostError::Engine(std::io::Error::from(injected).to_string()))?;
         let engine = Engine::new(&config(slots)).map_err(|error| HostError::Engine(error.to_string()))?;
         let cache = settings.cache_directory.as_ref().map(|path| Cache::open(path, &engine)).transpose()?;
-        let slots = Arc::new(Slots::new(slots, Duration::from_millis(settings.slot_wait_ms)));
+        let wait = Duration::from_millis(settings.slot_wait_ms);
+        let cores = thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
+        let aside = Slots::new(cores.saturating_sub(1).clamp(1, slots), wait);
+        let slots = Arc::new(Slots::new(slots, wait));
         // Nothing is ever added to the linker: a policy that imports a function cannot be instantiated.
         let linker = Linker::new(&engine);
-        let shared = Shared { engine, linker, slots, cache };
+        let shared = Shared { engine, linker, slots, aside, cache };
         start_clock(&shared)?;
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -146,6 +153,8 @@ fn config(slots: u32) -> Config {
         .table_elements(TABLE_ELEMENTS_MAX)
         .linear_memory_keep_resident(MEMORY_KEPT_BYTES)
         .table_keep_resident(TABLE_KEPT_BYTES)
+        // A scan for pages that were written does not see those that are swapped out, and would leave them to the next
+        // request.
         .pagemap_scan(Enabled::No);
     let mut config = Config::new();
     config
@@ -213,10 +222,18 @@ impl Slots {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns whether as many wait as may.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.counts().waiting >= WAITING_MAX
+    }
+
     /// Waits for a slot, no longer than the host's deadline. While a slot is taken the clock runs.
     pub(super) fn take(&self) -> Option<Slot<'_>> {
         let mut counts = self.counts();
         if counts.free == 0 {
+            if counts.waiting >= WAITING_MAX {
+                return None;
+            }
             counts.waiting += 1;
             let waited = self.freed.wait_timeout_while(counts, self.wait, |counts| counts.free == 0);
             counts = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -272,6 +289,23 @@ mod tests {
         assert!(slots.take().is_none());
         drop(held);
         assert!(slots.take().is_some());
+    }
+
+    #[test]
+    fn so_many_wait_for_a_slot_and_no_more() {
+        let slots = Slots::new(1, Duration::from_secs(600));
+        let held = slots.take().unwrap();
+        thread::scope(|scope| {
+            for _ in 0..WAITING_MAX {
+                scope.spawn(|| slots.take().is_some());
+            }
+            while !slots.is_crowded() {
+                thread::yield_now();
+            }
+            assert!(slots.take().is_none(), "one more is told at once");
+            drop(held);
+        });
+        assert!(!slots.is_crowded() && slots.take().is_some());
     }
 
     #[test]

@@ -3,21 +3,24 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use wasmtime::component::Component;
 
 use crate::model::{
-    Code, Context, Impact, Phase, PolicyDecision, PolicyFault, Principal, RequestId, Requested, Timestamp, Transport,
-    fault,
+    Bucket, Code, Context, Impact, Phase, PolicyDecision, PolicyFault, Principal, RequestId, Requested, Timestamp,
+    Transport, fault,
 };
 use crate::policy::{
     COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, Evaluator, Limits, Loaded, Request, Spec,
+    spec,
 };
 
 use super::engine::Shared;
+use super::kept::Kept;
 use super::limits::Budget;
-use super::run::{Bounds, call_fault, instantiate, refill, store};
+use super::run::{Bounds, call_fault, instantiate, instantiate_decider, refill, store};
 use super::snapshot::{Attempt, Snapshot, attempt, configure_plain, instrument};
-use super::v0_1::{self, PACKAGE, PolicyPre, TYPES};
+use super::v0_1::{self, DeciderPre, PACKAGE, PolicyPre, TYPES};
 
 /// The first bytes of a core module, which is no component.
 const CORE_MODULE: &[u8] = b"\0asm\x01\0\0\0";
@@ -27,9 +30,9 @@ const SMOKE_OPERATION: &str = "doctor";
 /// A compiled policy that can be configured.
 pub(super) struct Guest {
     shared: Arc<Shared>,
-    bytes: Vec<u8>,
-    /// Compiled so that its state can be read, where that is possible.
-    instrumented: Option<Component>,
+    component: spec::Component,
+    /// Compiled so that its state can be read, where that is possible, once that is needed.
+    instrumented: OnceLock<Option<Component>>,
     /// Compiled as it is, once that is needed.
     plain: OnceLock<Result<Arc<PolicyPre<Bounds>>, String>>,
     description: Description,
@@ -48,34 +51,83 @@ impl Guest {
                 "it is a core module and no component; make a component of world `policy` of `{PACKAGE}` from it"
             ));
         }
-        let instrumented = instrument(&shared, bytes);
-        let plain = OnceLock::new();
-        let pre = match &instrumented {
-            Some(component) => Arc::new(check(&shared, component)?),
-            None => plain.get_or_init(|| compile_plain(&shared, bytes)).clone()?,
+        let described = shared.kept_description(&spec.component, spec.limits);
+        let guest = Self {
+            shared,
+            component: spec.component.clone(),
+            instrumented: OnceLock::new(),
+            plain: OnceLock::new(),
+            description: Description::default(),
+            limits: spec.limits,
         };
-        let description =
-            describe(&shared, &pre, Budget::load(spec.limits)).map_err(|PolicyFault { code, detail }| {
-                format!("it does not describe itself: {detail} (`{}`)", code.as_str())
-            })?;
-        Ok(Self { shared, bytes: bytes.to_vec(), instrumented, plain, description, limits: spec.limits })
+        let description = match described {
+            Some(description) => description,
+            None => guest.describe()?,
+        };
+        Ok(Self { description, ..guest })
+    }
+
+    /// Compiles the policy and asks it what it is.
+    fn describe(&self) -> Result<Description, String> {
+        let pre = match self.instrumented() {
+            Some(component) => Arc::new(check(&self.shared, component)?),
+            None => self.compiled_plain()?,
+        };
+        let described = describe(&self.shared, &pre, Budget::load(self.limits));
+        let description = described.map_err(|PolicyFault { code, detail }| {
+            format!("it does not describe itself: {detail} (`{}`)", code.as_str())
+        })?;
+        self.shared.keep_description(&self.component, self.limits, &description);
+        Ok(description)
+    }
+
+    fn instrumented(&self) -> Option<&Component> {
+        self.instrumented.get_or_init(|| instrument(&self.shared, self.component.bytes())).as_ref()
+    }
+
+    fn compiled_plain(&self) -> Result<Arc<PolicyPre<Bounds>>, String> {
+        self.plain.get_or_init(|| compile_plain(&self.shared, self.component.bytes())).clone()
     }
 
     /// Returns the policy with each instance still to be configured.
-    fn plain(&self, settings: &str) -> Result<Instances, ConfigureError> {
-        let pre = self.plain.get_or_init(|| compile_plain(&self.shared, &self.bytes)).clone();
+    fn plain(&self) -> Result<Arc<PolicyPre<Bounds>>, ConfigureError> {
         // It compiled with more in it before.
-        let pre = pre.map_err(|detail| ConfigureError::Fault(PolicyFault { code: Code::PolicyNotReady, detail }))?;
-        Ok(Instances { shared: Arc::clone(&self.shared), pre, settings: Some(settings.into()), limits: self.limits })
+        let fault = |detail| ConfigureError::Fault(PolicyFault { code: Code::PolicyNotReady, detail });
+        self.compiled_plain().map_err(fault)
+    }
+
+    /// Makes an evaluator of a snapshot.
+    fn snapshotted(&self, component: &Component) -> Option<Instances> {
+        let pre = self.shared.linker.instantiate_pre(component).and_then(DeciderPre::new).ok()?;
+        Some(self.instances(Start::Configured(Arc::new(pre))))
+    }
+
+    fn instances(&self, start: Start) -> Instances {
+        Instances { shared: Arc::clone(&self.shared), start, limits: self.limits }
+    }
+
+    /// Takes what was made of these settings before, if it still answers.
+    fn remembered(&self, settings: &str, trial: &Request<'_>) -> Option<Configured> {
+        let Kept { component, buckets } = self.shared.kept(&self.component, self.limits, settings)?;
+        let instances = self.snapshotted(&component)?;
+        instances.evaluate(trial).answer.ok()?;
+        Some(Configured { buckets, evaluator: Arc::new(instances) })
     }
 
     /// Makes an evaluator of a snapshot, if it decides as the policy itself does: what ran when the policy was
-    /// instantiated runs no more, and must not be missed.
-    fn restored(&self, snapshot: &Snapshot, trial: &Request<'_>) -> Option<Instances> {
-        let component = self.shared.compile(&snapshot.component).ok()?;
-        let pre = Arc::new(link(&self.shared, &component).ok()?);
-        let made = Instances { shared: Arc::clone(&self.shared), pre, settings: None, limits: self.limits };
-        (made.evaluate(trial).answer == snapshot.trial).then_some(made)
+    /// instantiated runs no more, and must not be missed. Keeps it for further starts.
+    fn restored(&self, snapshot: Snapshot, settings: &str, trial: &Request<'_>) -> Option<(Vec<Bucket>, Instances)> {
+        fault::reach("policy.restored").ok()?;
+        let component = Component::new(&self.shared.engine, &snapshot.component).ok()?;
+        let made = self.snapshotted(&component)?;
+        if made.evaluate(trial).answer != snapshot.trial {
+            return None;
+        }
+        let kept = Kept { component, buckets: snapshot.buckets };
+        if snapshot.trial.is_ok() {
+            self.shared.keep(&self.component, self.limits, settings, &kept);
+        }
+        Some((kept.buckets, made))
     }
 
     /// Makes a plain request of an operation that the policy wants to see.
@@ -120,16 +172,20 @@ impl Loaded for Guest {
         fault::reach("policy.configure").map_err(|injected| ConfigureError::Fault(failed(injected)))?;
         let smoke = self.smoke_context();
         let trial = Request { context: &smoke, balances: &[], with_text: false };
-        let restored = match &self.instrumented {
+        if let Some(configured) = self.remembered(settings, &trial) {
+            return Ok(configured);
+        }
+        let restored = match self.instrumented() {
             None => None,
             Some(instrumented) => {
                 // Loading waits for a slot like everybody else; what it runs is bounded, too.
                 let slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
-                let attempt = attempt(&self.shared, &self.bytes, instrumented, settings, &trial, self.limits);
+                let attempt =
+                    attempt(&self.shared, self.component.bytes(), instrumented, settings, &trial, self.limits);
                 drop(slot);
                 match attempt {
                     Attempt::Refused(error) => return Err(error),
-                    Attempt::Made(made) => self.restored(&made, &trial).map(|instances| (made.buckets, instances)),
+                    Attempt::Made(made) => self.restored(made, settings, &trial),
                     Attempt::Unsuited => None,
                 }
             }
@@ -137,10 +193,11 @@ impl Loaded for Guest {
         let (buckets, instances) = match restored {
             Some(restored) => restored,
             None => {
-                let instances = self.plain(settings)?;
-                let _slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
-                let buckets = configure_plain(&self.shared, &instances.pre, settings, Budget::load(self.limits))?;
-                (buckets, instances)
+                let pre = self.plain()?;
+                let slot = self.shared.slots.take().ok_or_else(|| ConfigureError::Fault(busy()))?;
+                let buckets = configure_plain(&self.shared, &pre, settings, Budget::load(self.limits))?;
+                drop(slot);
+                (buckets, self.instances(Start::Plain { pre, settings: settings.into() }))
             }
         };
         instances.evaluate(&trial).answer.map_err(ConfigureError::Fault)?;
@@ -149,30 +206,62 @@ impl Loaded for Guest {
 }
 
 /// A configured policy: each evaluation is an instance of its own.
-#[derive(Clone)]
 struct Instances {
     shared: Arc<Shared>,
-    pre: Arc<PolicyPre<Bounds>>,
-    /// What each instance is configured with first; `None` where it starts out configured.
-    settings: Option<Arc<str>>,
+    start: Start,
     limits: Limits,
+}
+
+/// What an instance starts from.
+enum Start {
+    /// Its settings are in its memory.
+    Configured(Arc<DeciderPre<Bounds>>),
+    /// It is configured first.
+    Plain { pre: Arc<PolicyPre<Bounds>>, settings: Box<str> },
 }
 
 impl Instances {
     /// Runs the policy, and returns the fuel it took beside its answer.
+    ///
+    /// What does not come to its end soon is run once more, from the start, and then off the threads that serve
+    /// requests: a policy that loops must not hold up whoever else is served. As a policy is a pure function, the second
+    /// run takes the same way, and only its end counts.
     fn run(&self, request: &Request<'_>) -> (Result<PolicyDecision, PolicyFault>, u64) {
-        let Some(_slot) = self.shared.slots.take() else { return (Err(busy()), 0) };
         let budget = Budget::evaluation(self.limits, v0_1::facts(request.context));
+        let brief = self.attempt(request, budget.brief(), budget.brief());
+        if !matches!(&brief, (Err(fault), _) if fault.code == Code::PolicyTimeout) {
+            return brief;
+        }
+        if self.shared.aside.is_crowded() {
+            return (Err(busy()), 0);
+        }
+        aside(|| {
+            let Some(_place) = self.shared.aside.take() else { return (Err(busy()), 0) };
+            self.attempt(request, Budget::load(self.limits), budget)
+        })
+    }
+
+    /// Runs the policy within a budget; `configuring` is for one that still has to be configured.
+    fn attempt(
+        &self,
+        request: &Request<'_>,
+        configuring: Budget,
+        budget: Budget,
+    ) -> (Result<PolicyDecision, PolicyFault>, u64) {
+        let Some(_slot) = self.shared.slots.take() else { return (Err(busy()), 0) };
         let mut store = match store(&self.shared, budget) {
             Ok(store) => store,
             Err(fault) => return (Err(fault), 0),
         };
         let answer = (|| {
-            let policy = match &self.settings {
-                None => instantiate(&self.pre, &mut store)?,
-                Some(settings) => {
-                    refill(&mut store, Budget::load(self.limits))?;
-                    let policy = instantiate(&self.pre, &mut store)?;
+            let answer = match &self.start {
+                Start::Configured(pre) => {
+                    let policy = instantiate_decider(pre, &mut store)?;
+                    v0_1::show(request, |shown| policy.call_evaluate(&mut store, shown))
+                }
+                Start::Plain { pre, settings } => {
+                    refill(&mut store, configuring)?;
+                    let policy = instantiate(pre, &mut store)?;
                     let configured = policy.call_configure(&mut store, settings);
                     // The settings were accepted at load, and the same settings always get the same answer.
                     if configured.map_err(|error| call_fault(&error))?.is_err() {
@@ -180,10 +269,9 @@ impl Instances {
                         return Err(PolicyFault { code: Code::PolicyOutputInvalid, detail });
                     }
                     refill(&mut store, budget)?;
-                    policy
+                    v0_1::show(request, |shown| policy.call_evaluate(&mut store, shown))
                 }
             };
-            let answer = policy.call_evaluate(&mut store, &v0_1::request(request));
             answer.map(v0_1::decision).map_err(|error| call_fault(&error))
         })();
         let fuel = budget.fuel.saturating_sub(store.get_fuel().unwrap_or(0));
@@ -197,6 +285,14 @@ impl Evaluator for Instances {
         let (answer, fuel) = self.run(request);
         let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Evaluation { answer, elapsed_us, fuel }
+    }
+}
+
+/// Does long work where it holds up nobody: a worker of a runtime hands what it serves to another thread first.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        Ok(_) | Err(_) => work(),
     }
 }
 

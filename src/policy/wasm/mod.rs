@@ -8,13 +8,14 @@
 mod cache;
 mod engine;
 mod guest;
+mod kept;
 mod limits;
 mod run;
 mod snapshot;
 mod v0_1;
 
-pub use engine::{Host, HostError, HostSettings, SLOT_WAIT_MS_DEFAULT, SLOTS_DEFAULT};
+pub use engine::{Host, HostError, HostSettings, SLOT_WAIT_MS_DEFAULT, SLOTS_DEFAULT, WAITING_MAX};
 pub use limits::{
-    CORE_INSTANCES_MAX, FACTS_PER_MS, FUEL_PER_FACT, LOAD_FUEL, LOAD_TIMEOUT_MS, OUTPUT_BYTES_MAX, STACK_BYTES_MAX,
-    TABLE_ELEMENTS_MAX, TICK_MS, TICKS_MIN,
+    BRIEF_FUEL, BRIEF_TICKS, CORE_INSTANCES_MAX, FACTS_PER_MS, FUEL_PER_FACT, LOAD_FUEL, LOAD_TIMEOUT_MS,
+    OUTPUT_BYTES_MAX, STACK_BYTES_MAX, TABLE_ELEMENTS_MAX, TICK_MS, TICKS_MIN,
 };

@@ -7,7 +7,7 @@ use crate::model::{Code, PolicyFault};
 
 use super::engine::Shared;
 use super::limits::{Budget, CORE_INSTANCES_MAX, TABLE_ELEMENTS_MAX};
-use super::v0_1::{Policy, PolicyPre};
+use super::v0_1::{Decider, DeciderPre, Policy, PolicyPre};
 
 /// A policy's store data: the bounds of its memories and tables.
 pub(super) struct Bounds {
@@ -75,6 +75,11 @@ pub(super) fn refill(store: &mut Store<Bounds>, budget: Budget) -> Result<(), Po
 
 /// Instantiates a policy.
 pub(super) fn instantiate(pre: &PolicyPre<Bounds>, store: &mut Store<Bounds>) -> Result<Policy, PolicyFault> {
+    pre.instantiate(store).map_err(|error| fault(&error).unwrap_or_else(|| not_ready(&error)))
+}
+
+/// Instantiates a policy of which only the decision is wanted.
+pub(super) fn instantiate_decider(pre: &DeciderPre<Bounds>, store: &mut Store<Bounds>) -> Result<Decider, PolicyFault> {
     pre.instantiate(store).map_err(|error| fault(&error).unwrap_or_else(|| not_ready(&error)))
 }
 

@@ -101,7 +101,7 @@ fn make(
     if state.failed || refill(&mut state.store, Budget::evaluation(limits, v0_1::facts(trial.context))).is_err() {
         return Attempt::Unsuited;
     }
-    let trial = state.policy.call_evaluate(&mut state.store, &v0_1::request(trial));
+    let trial = v0_1::show(trial, |shown| state.policy.call_evaluate(&mut state.store, shown));
     let trial = trial.map(v0_1::decision).map_err(|error| call_fault(&error));
     Attempt::Made(Snapshot { component, buckets: state.buckets, trial })
 }

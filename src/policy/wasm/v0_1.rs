@@ -18,33 +18,83 @@ pub(super) const TYPES: &str = "pgsandbox:policy/types@0.1.0";
 mod bindings {
     #![allow(missing_docs, unreachable_pub, unsafe_code, clippy::all, clippy::restriction, reason = "generated")]
 
-    wasmtime::component::bindgen!({ path: "wit", world: "policy" });
+    wasmtime::component::bindgen!({
+        path: "wit",
+        world: "policy",
+        // What a policy is shown is lent to it: nothing of a request is copied but into the guest's memory.
+        ownership: Borrowing { duplicate_if_necessary: true },
+    });
+}
+
+/// The part of the world that an evaluation needs: what is exported beside it is not looked up in each instance.
+mod deciding {
+    #![allow(missing_docs, unreachable_pub, unsafe_code, clippy::all, clippy::restriction, reason = "generated")]
+
+    wasmtime::component::bindgen!({
+        path: "wit",
+        inline: "
+            package pgsandbox:host;
+            world decider {
+                use pgsandbox:policy/types@0.1.0.{request, decision};
+                export evaluate: func(request: request) -> decision;
+            }
+        ",
+        world: "pgsandbox:host/decider",
+        with: { "pgsandbox:policy/types@0.1.0": super::bindings::pgsandbox::policy::types },
+        ownership: Borrowing { duplicate_if_necessary: true },
+    });
 }
 
 use bindings::pgsandbox::policy::types as wit;
 pub(super) use bindings::{Policy, PolicyPre};
+pub(super) use deciding::{Decider, DeciderPre};
 
-/// Converts what a policy is shown.
-pub(super) fn request(request: &Request<'_>) -> wit::Request {
+/// Converts what a policy is shown, and hands it to `then`.
+pub(super) fn show<R>(request: &Request<'_>, then: impl FnOnce(wit::Request<'_>) -> R) -> R {
     let Request { context, balances, with_text } = request;
     let now = context.now;
-    wit::Request {
+    let groups = texts(&context.principal.groups);
+    let balances: Vec<_> = balances.iter().map(balance).collect();
+    let sandbox_id = context.sandbox.as_ref().map(|sandbox| sandbox.id.to_string()).unwrap_or_default();
+    let sandbox_labels = context.sandbox.as_ref().map(|sandbox| labels(&sandbox.labels)).unwrap_or_default();
+    let names: Vec<_> = context.statements.iter().map(Names::of).collect();
+    let statements = statements(context, &names, *with_text);
+    let requested_labels = labels(&context.requested.labels);
+    let (extensions, command) = (texts(&context.requested.extensions), texts(&context.requested.command));
+    let columns = context.outcome.as_ref().map(|outcome| texts(&outcome.columns)).unwrap_or_default();
+    then(wit::Request {
         phase: phase(context.phase),
-        operation: context.operation.to_owned(),
+        operation: context.operation,
         impact: impact(context.impact),
-        principal: principal(&context.principal),
-        group_owner: context.group_owner.clone(),
+        principal: principal(&context.principal, &groups),
+        group_owner: context.group_owner.as_deref(),
         now_ms: now.unix_ms(),
         server: context.server.as_ref().map(server),
-        sandbox: context.sandbox.as_ref().map(|facts| sandbox(facts, context)),
+        sandbox: context.sandbox.as_ref().map(|facts| sandbox(facts, context, &sandbox_id, &sandbox_labels)),
         principal_usage: context.principal_usage.map(usage),
         group_usage: context.group_usage.map(usage),
-        balances: balances.iter().map(balance).collect(),
-        statements: statements(context, *with_text),
+        balances: &balances,
+        statements: &statements,
         clone_source: context.clone_source.as_ref().map(clone_source),
-        requested: requested(&context.requested),
-        outcome: context.outcome.as_ref().map(outcome),
+        requested: requested(&context.requested, &requested_labels, &extensions, &command),
+        outcome: context.outcome.as_ref().map(|facts| outcome(facts, &columns)),
+    })
+}
+
+/// The names in one statement, as the bindings want them.
+struct Names<'a> {
+    relations: Vec<wit::Relation<'a>>,
+    functions: Vec<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn of(facts: &'a StatementFacts) -> Self {
+        Self { relations: facts.relations.iter().map(relation).collect(), functions: texts(&facts.functions) }
     }
+}
+
+fn texts(texts: &[String]) -> Vec<&str> {
+    texts.iter().map(String::as_str).collect()
 }
 
 /// Counts the parts of a request that a policy may look at one by one.
@@ -73,37 +123,37 @@ fn impact(impact: Impact) -> wit::Impact {
     }
 }
 
-fn principal(principal: &Principal) -> wit::Principal {
+fn principal<'a>(principal: &'a Principal, groups: &'a [&'a str]) -> wit::Principal<'a> {
     wit::Principal {
-        subject: principal.subject.clone(),
-        owner: principal.owner.clone(),
-        groups: principal.groups.clone(),
+        subject: &principal.subject,
+        owner: &principal.owner,
+        groups,
         transport: match principal.transport {
             Transport::Stdio => wit::Transport::Stdio,
             Transport::Http => wit::Transport::Http,
             Transport::Cli => wit::Transport::Cli,
             Transport::Internal => wit::Transport::Internal,
         },
-        client: principal.client.clone(),
+        client: &principal.client,
     }
 }
 
-fn server(server: &ServerFacts) -> wit::Server {
-    wit::Server {
-        profile: server.profile.clone(),
-        engine: server.engine.clone(),
-        major: server.major,
-        managed: server.managed,
-    }
+fn server(server: &ServerFacts) -> wit::Server<'_> {
+    wit::Server { profile: &server.profile, engine: &server.engine, major: server.major, managed: server.managed }
 }
 
-fn sandbox(sandbox: &SandboxFacts, context: &Context) -> wit::Sandbox {
+fn sandbox<'a>(
+    sandbox: &'a SandboxFacts,
+    context: &Context,
+    id: &'a str,
+    labels: &'a [wit::LabelParam<'a>],
+) -> wit::Sandbox<'a> {
     wit::Sandbox {
-        id: sandbox.id.to_string(),
-        name: sandbox.name.clone(),
-        owner: sandbox.owner.clone(),
-        group_owner: sandbox.group_owner.clone(),
-        labels: labels(&sandbox.labels),
+        id,
+        name: &sandbox.name,
+        owner: &sandbox.owner,
+        group_owner: sandbox.group_owner.as_deref(),
+        labels,
         origin: match sandbox.origin {
             Origin::Empty => wit::Origin::Empty,
             Origin::Clone => wit::Origin::Clone,
@@ -117,31 +167,31 @@ fn sandbox(sandbox: &SandboxFacts, context: &Context) -> wit::Sandbox {
     }
 }
 
-fn labels(labels: &[(String, String)]) -> Vec<wit::Label> {
-    labels.iter().map(|(key, value)| wit::Label { key: key.clone(), value: value.clone() }).collect()
+fn labels(labels: &[(String, String)]) -> Vec<wit::LabelParam<'_>> {
+    labels.iter().map(|(key, value)| wit::LabelParam { key, value }).collect()
 }
 
 fn usage(usage: Usage) -> wit::Usage {
     wit::Usage { live: usage.live, bytes: usage.bytes }
 }
 
-fn balance(balance: &Balance) -> wit::Balance {
-    wit::Balance { bucket: balance.bucket.clone(), remaining: balance.remaining.into() }
+fn balance(balance: &Balance) -> wit::Balance<'_> {
+    wit::Balance { bucket: &balance.bucket, remaining: balance.remaining.into() }
 }
 
-fn statements(context: &Context, with_text: bool) -> Vec<wit::Statement> {
-    let text = |index: usize| context.statement_texts.get(index).filter(|_| with_text).cloned();
-    let numbered = context.statements.iter().enumerate();
-    numbered.map(|(index, facts)| statement(facts, text(index))).collect()
+fn statements<'a>(context: &'a Context, names: &'a [Names<'a>], with_text: bool) -> Vec<wit::Statement<'a>> {
+    let text = |index: usize| context.statement_texts.get(index).filter(|_| with_text).map(String::as_str);
+    let numbered = context.statements.iter().zip(names).enumerate();
+    numbered.map(|(index, (facts, names))| statement(facts, names, text(index))).collect()
 }
 
-fn statement(facts: &StatementFacts, text: Option<String>) -> wit::Statement {
+fn statement<'a>(facts: &'a StatementFacts, names: &'a Names<'a>, text: Option<&'a str>) -> wit::Statement<'a> {
     wit::Statement {
         class: class(facts.class),
-        tag: facts.tag.clone(),
+        tag: &facts.tag,
         traits: traits(facts.traits),
-        relations: facts.relations.iter().map(relation).collect(),
-        functions: facts.functions.clone(),
+        relations: &names.relations,
+        functions: &names.functions,
         read_only_safe: facts.read_only_safe,
         text,
     }
@@ -199,9 +249,9 @@ fn traits(traits: Traits) -> wit::StatementTraits {
     converted
 }
 
-fn relation(relation: &Relation) -> wit::Relation {
+fn relation(relation: &Relation) -> wit::Relation<'_> {
     wit::Relation {
-        name: relation.name.clone(),
+        name: &relation.name,
         access: match relation.access {
             Access::Reads => wit::Access::Reads,
             Access::Writes => wit::Access::Writes,
@@ -210,13 +260,13 @@ fn relation(relation: &Relation) -> wit::Relation {
     }
 }
 
-fn clone_source(source: &CloneSource) -> wit::CloneSource {
+fn clone_source(source: &CloneSource) -> wit::CloneSource<'_> {
     wit::CloneSource {
-        name: source.name.clone(),
-        host: source.host.clone(),
+        name: source.name.as_deref(),
+        host: &source.host,
         port: source.port,
-        database: source.database.clone(),
-        user: source.user.clone(),
+        database: &source.database,
+        user: &source.user,
         tls: match source.tls {
             TlsMode::Disable => wit::Tls::Disabled,
             TlsMode::Prefer => wit::Tls::Prefer,
@@ -226,11 +276,16 @@ fn clone_source(source: &CloneSource) -> wit::CloneSource {
         },
         production: source.production,
         schema_only: source.schema_only,
-        reason: source.reason.clone(),
+        reason: source.reason.as_deref(),
     }
 }
 
-fn requested(requested: &Requested) -> wit::Requested {
+fn requested<'a>(
+    requested: &Requested,
+    labels: &'a [wit::LabelParam<'a>],
+    extensions: &'a [&'a str],
+    command: &'a [&'a str],
+) -> wit::Requested<'a> {
     wit::Requested {
         ttl_minutes: requested.ttl_minutes,
         rows: requested.rows,
@@ -240,19 +295,14 @@ fn requested(requested: &Requested) -> wit::Requested {
             CredentialAccess::Owner => wit::CredentialAccess::Owner,
             CredentialAccess::ReadOnly => wit::CredentialAccess::ReadOnly,
         }),
-        labels: labels(&requested.labels),
-        extensions: requested.extensions.clone(),
-        command: requested.command.clone(),
+        labels,
+        extensions,
+        command,
     }
 }
 
-fn outcome(outcome: &OutcomeFacts) -> wit::Outcome {
-    wit::Outcome {
-        rows: outcome.rows,
-        bytes: outcome.bytes,
-        elapsed_ms: outcome.elapsed_ms,
-        columns: outcome.columns.clone(),
-    }
+fn outcome<'a>(outcome: &OutcomeFacts, columns: &'a [&'a str]) -> wit::Outcome<'a> {
+    wit::Outcome { rows: outcome.rows, bytes: outcome.bytes, elapsed_ms: outcome.elapsed_ms, columns }
 }
 
 /// Takes over what a policy says of itself.
@@ -453,28 +503,32 @@ mod tests {
     fn every_fact_is_shown() {
         let context = context();
         let balances = [Balance { policy: "p".into(), bucket: "b".into(), remaining: 9 }];
-        let shown = request(&Request { context: &context, balances: &balances, with_text: false });
-        assert_eq!((shown.operation.as_str(), shown.now_ms), ("run_sql", 10_000));
-        assert_eq!((shown.principal.subject.as_str(), shown.principal.owner.as_str()), ("token", "team"));
-        assert_eq!((shown.principal.groups.len(), shown.principal.transport), (2, wit::Transport::Http));
-        assert_eq!(shown.group_owner.as_deref(), Some("beneath"));
-        let server = shown.server.unwrap();
-        assert_eq!((server.profile.as_str(), server.major, server.managed), ("local", Some(18), true));
-        let sandbox = shown.sandbox.unwrap();
-        assert_eq!((sandbox.owner.as_str(), sandbox.origin, sandbox.bytes), ("other", wit::Origin::Fork, Some(5)));
-        assert_eq!((sandbox.age_seconds, sandbox.seconds_left), (2, -1), "over by a millisecond is over");
-        assert_eq!((shown.principal_usage.unwrap().live, shown.group_usage.unwrap().bytes), (1, 4));
-        assert_eq!((shown.balances[0].bucket.as_str(), shown.balances[0].remaining), ("b", 9));
-        let statement = &shown.statements[1];
-        assert_eq!((statement.tag.as_str(), statement.read_only_safe), ("UPDATE", false));
-        assert_eq!((statement.relations[0].access, statement.functions[0].as_str()), (wit::Access::Writes, "lower"));
-        let source = shown.clone_source.unwrap();
-        assert_eq!((source.port, source.tls, source.production), (5432, wit::Tls::VerifyCa, true));
-        let requested = shown.requested;
-        assert_eq!((requested.ttl_minutes, requested.rows, requested.timeout_ms), (Some(1), Some(2), Some(3)));
-        assert_eq!(requested.credentials, Some(wit::CredentialAccess::ReadOnly));
-        assert_eq!((requested.read_only, requested.extensions.len(), requested.command.len()), (true, 1, 2));
-        assert_eq!(shown.outcome.unwrap().columns, ["c"]);
+        show(&Request { context: &context, balances: &balances, with_text: false }, |shown| {
+            assert_eq!((shown.operation, shown.now_ms), ("run_sql", 10_000));
+            assert_eq!((shown.principal.subject, shown.principal.owner), ("token", "team"));
+            assert_eq!((shown.principal.groups, shown.principal.transport), (&["a", "b"][..], wit::Transport::Http));
+            assert_eq!(shown.group_owner, Some("beneath"));
+            let server = shown.server.unwrap();
+            assert_eq!((server.profile, server.major, server.managed), ("local", Some(18), true));
+            let sandbox = shown.sandbox.unwrap();
+            assert_eq!(sandbox.id, context.sandbox.as_ref().unwrap().id.to_string());
+            assert_eq!((sandbox.owner, sandbox.origin, sandbox.bytes), ("other", wit::Origin::Fork, Some(5)));
+            assert_eq!((sandbox.labels[0].key, sandbox.labels[0].value), ("k", "v"));
+            assert_eq!((sandbox.age_seconds, sandbox.seconds_left), (2, -1), "over by a millisecond is over");
+            assert_eq!((shown.principal_usage.unwrap().live, shown.group_usage.unwrap().bytes), (1, 4));
+            assert_eq!((shown.balances[0].bucket, shown.balances[0].remaining), ("b", 9));
+            let statement = &shown.statements[1];
+            assert_eq!((statement.tag, statement.read_only_safe), ("UPDATE", false));
+            assert_eq!((statement.relations[0].access, statement.functions), (wit::Access::Writes, &["lower"][..]));
+            let source = shown.clone_source.unwrap();
+            assert_eq!((source.port, source.tls, source.production), (5432, wit::Tls::VerifyCa, true));
+            let requested = shown.requested;
+            assert_eq!((requested.ttl_minutes, requested.rows, requested.timeout_ms), (Some(1), Some(2), Some(3)));
+            assert_eq!(requested.credentials, Some(wit::CredentialAccess::ReadOnly));
+            assert_eq!((requested.read_only, requested.extensions), (true, &["vector"][..]));
+            assert_eq!((requested.command, requested.labels[0].value), (&["make", "seed"][..], "m"));
+            assert_eq!(shown.outcome.unwrap().columns, ["c"]);
+        });
         assert_eq!(facts(&context), 2 * 3 + 1 + 2);
     }
 
@@ -482,14 +536,15 @@ mod tests {
     fn texts_are_shown_in_order_and_only_where_granted() {
         let context = context();
         let texts = |with_text: bool| -> Vec<_> {
-            let shown = request(&Request { context: &context, balances: &[], with_text });
-            shown.statements.into_iter().map(|statement| statement.text).collect()
+            show(&Request { context: &context, balances: &[], with_text }, |shown| {
+                shown.statements.iter().map(|statement| statement.text.map(str::to_owned)).collect()
+            })
         };
         assert_eq!(texts(false), [None, None]);
         let own: Vec<_> = context.statement_texts.iter().cloned().map(Some).collect();
         assert_eq!(texts(true), own);
         // Nothing else of the request holds it, in whatever words.
-        let shown = request(&Request { context: &context, balances: &[], with_text: false });
-        assert!(!format!("{shown:?}").contains("secret"));
+        let request = Request { context: &context, balances: &[], with_text: false };
+        show(&request, |shown| assert!(!format!("{shown:?}").contains("secret")));
     }
 }

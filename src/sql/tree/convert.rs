@@ -75,8 +75,71 @@ fn mend(words: &Words<'_>, index: usize, out: &mut Vec<P>) -> Option<usize> {
                 .find(|at| words.is(*at, "SET"))?;
             words.is_name(set + 1).then_some(set + 2)
         }
+        // So does what stops it at a circle, besides constants.
+        b'C' if words.is(index, "CYCLE")
+            && index > 1
+            && (words.has(index - 1, TokenKind::CloseParen) || words.is(index - 2, "SET")) =>
+        {
+            after_cycle(words, index + 1)
+        }
+        // The last argument is a list of arguments; a reserved word.
+        b'V' if words.is(index, "VARIADIC")
+            && index > 0
+            && matches!(words.kind(index - 1), Some(TokenKind::OpenParen | TokenKind::Comma))
+            && !matches!(words.kind(index + 1), Some(TokenKind::CloseParen | TokenKind::Comma) | None) =>
+        {
+            Some(index + 1)
+        }
+        // Rows that a window leaves out.
+        b'E' if words.is(index, "EXCLUDE")
+            && index > 0
+            && words.is_any(index - 1, &["ROW", "PRECEDING", "FOLLOWING"]) =>
+        {
+            let excluded: [&[&str]; 4] = [&["CURRENT", "ROW"], &["GROUP"], &["TIES"], &["NO", "OTHERS"]];
+            let excluded = excluded.iter().find(|excluded| words.are(index + 1, excluded))?;
+            let after = index + 1 + excluded.len();
+            words.has(after, TokenKind::CloseParen).then_some(after)
+        }
+        // A name in XML is no column.
+        b'N' if words.is(index, "NAME")
+            && index > 1
+            && words.has(index - 1, TokenKind::OpenParen)
+            && words.is_any(index - 2, &["XMLELEMENT", "XMLPI"])
+            && words.is_name(index + 1)
+            && matches!(words.kind(index + 2), Some(TokenKind::CloseParen | TokenKind::Comma)) =>
+        {
+            out.push(P::SingleQuotedString("x".to_owned()));
+            Some(index + 2)
+        }
+        b'D' if words.is(index, "DOCUMENT")
+            && index > 0
+            && (words.is(index - 1, "IS") || (index > 1 && words.are(index - 2, &["IS", "NOT"]))) =>
+        {
+            out.push(P::make_keyword("NULL"));
+            Some(index + 1)
+        }
         _ => None,
     }
+}
+
+/// Returns where `CYCLE columns SET column [TO constant DEFAULT constant] USING column` ends.
+fn after_cycle(words: &Words<'_>, columns: usize) -> Option<usize> {
+    let is_list = |at: &usize| words.is_name(*at) || words.has(*at, TokenKind::Comma);
+    let set = (columns..words.len()).take_while(is_list).find(|at| words.is(*at, "SET"))?;
+    let constant = |at: usize| match words.kind(at)? {
+        TokenKind::String | TokenKind::Number => Some(at + 1),
+        TokenKind::Word if words.is_any(at, &["TRUE", "FALSE", "NULL"]) => Some(at + 1),
+        _ => None,
+    };
+    let mut using = set + 2;
+    if words.is(using, "TO") {
+        let default = constant(using + 1)?;
+        if !words.is(default, "DEFAULT") {
+            return None;
+        }
+        using = constant(default + 1)?;
+    }
+    (words.is_name(set + 1) && words.is(using, "USING") && words.is_name(using + 1)).then_some(using + 2)
 }
 
 fn begins_query(words: &Words<'_>, index: usize) -> bool {

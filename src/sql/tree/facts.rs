@@ -256,6 +256,11 @@ fn add_table_parts(table: &CreateTable, walk: &mut Walk) {
     for constraint in &table.constraints {
         add_constraint(constraint, walk);
     }
+    // `LIKE t` among columns: the word is reserved, and the parser takes it for a column's name.
+    let is_like = |name: &Ident| name.quote_style.is_none() && name.value.eq_ignore_ascii_case("like");
+    if table.columns.iter().any(|column| is_like(&column.name)) {
+        walk.facts.complete = false;
+    }
     for column in table.columns.iter().flat_map(|c| &c.options) {
         add_column_option(&column.option, walk);
     }
@@ -365,6 +370,10 @@ impl Walk {
             let schema = (!schema.is_empty()).then(|| joined(schema));
             self.facts.calls.insert(Call { schema, name: name.clone(), quoted });
         }
+    }
+
+    fn called_plainly(&mut self, name: &str) {
+        self.facts.calls.insert(Call { schema: None, name: name.to_owned(), quoted: false });
     }
 
     fn written(&mut self, table: &TableFactor) {
@@ -535,8 +544,18 @@ impl Visitor for Walk {
     }
 
     fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<Infallible> {
-        if let Expr::Function(function) = expr {
-            self.call(function);
+        match expr {
+            Expr::Function(function) => self.call(function),
+            // Ordinary functions of which the parser makes more; their SQL forms (`FROM`, `PLACING`) call nothing else.
+            Expr::Substring { shorthand: true, .. } => self.called_plainly("substr"),
+            Expr::Substring { special: true, .. }
+            | Expr::Substring { substring_from: None, substring_for: None, .. } => {
+                self.called_plainly("substring");
+            }
+            Expr::Ceil { .. } => self.called_plainly("ceil"),
+            Expr::Floor { .. } => self.called_plainly("floor"),
+            Expr::Convert { .. } => self.called_plainly("convert"),
+            _ => {}
         }
         ControlFlow::Continue(())
     }

@@ -282,3 +282,79 @@ async fn a_state_directory_with_a_long_path_gets_its_socket_elsewhere() {
     place.cluster().stop().await.unwrap();
     std::fs::remove_dir_all(socket).unwrap();
 }
+
+/// Copies a state directory, owners and modes included.
+fn copy_home(from: &Place, to: &Place) {
+    let status = std::process::Command::new("cp").arg("-a").arg(&from.home).arg(&to.home).status().unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn a_copy_gets_a_server_of_its_own_and_leaves_the_originals_alone() {
+    let (original, copy) = (place(), place());
+    let first = original.cluster();
+    first.init().await.unwrap();
+    let running = first.start().await.unwrap();
+    assert!(first.stop().await.unwrap());
+    // As it was left: what it says of its socket and its port is the original's.
+    copy_home(&original, &copy);
+    let running_again = first.start().await.unwrap();
+    assert_eq!(running.port, running_again.port);
+
+    let second = copy.cluster();
+    assert!(!second.status().await.unwrap().running, "the original's server counts as the copy's");
+    let own = second.start().await.unwrap();
+    assert!(own.running && own.pid != running_again.pid && own.port != running_again.port, "{own:?} {running_again:?}");
+    // The original's server is still reached through its own socket, and is nobody's to stop but its own.
+    assert_eq!(first.status().await.unwrap(), running_again);
+    assert!(second.stop().await.unwrap());
+    assert_eq!(first.status().await.unwrap(), running_again);
+    assert!(first.stop().await.unwrap());
+}
+
+#[tokio::test]
+async fn what_others_could_have_changed_is_refused_by_name() {
+    let place = place();
+    let cluster = place.cluster();
+    cluster.init().await.unwrap();
+    cluster.start().await.unwrap();
+    let set_mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    let directory = place.directory();
+    for (path, wrong) in [
+        (directory.join("admin-password"), 0o640),
+        (directory.join("port"), 0o666),
+        (directory.join("socket-directory"), 0o622),
+        (directory.clone(), 0o777),
+        (place.home.clone(), 0o733),
+    ] {
+        let right = mode(&path);
+        set_mode(&path, wrong);
+        let refused = cluster.start().await;
+        assert!(matches!(&refused, Err(ManagedError::Exposed { path: named, .. }) if *named == path), "{refused:?}");
+        set_mode(&path, right);
+    }
+    let password = directory.join("admin-password");
+    std::fs::rename(&password, directory.join("aside")).unwrap();
+    std::os::unix::fs::symlink("aside", &password).unwrap();
+    let refused = cluster.start().await;
+    assert!(matches!(&refused, Err(ManagedError::Exposed { path, .. }) if *path == password), "{refused:?}");
+    std::fs::remove_file(&password).unwrap();
+    std::fs::rename(directory.join("aside"), &password).unwrap();
+    assert!(cluster.start().await.unwrap().running);
+    assert!(cluster.stop().await.unwrap());
+}
+
+#[tokio::test]
+async fn data_of_another_major_is_named_with_the_programs_it_wants() {
+    let place = place();
+    let cluster = place.cluster();
+    cluster.init().await.unwrap();
+    std::fs::write(place.directory().join("data/PG_VERSION"), "9\n").unwrap();
+    let Err(error) = cluster.start().await else { panic!("it starts") };
+    let programs = place.settings.major.unwrap();
+    assert!(
+        matches!(&error, ManagedError::DataVersion { data, binaries, .. } if data == "9" && *binaries == programs),
+        "{error:?}"
+    );
+    assert!(error.remedy().contains("PGSANDBOX_POSTGRES_9_BIN_DIR"), "{}", error.remedy());
+}

@@ -11,7 +11,7 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 /// Where the prepared answers begin.
-const BASE: u32 = 1024;
+pub(crate) const BASE: u32 = 1024;
 
 /// A policy to be built.
 #[derive(Clone, Debug)]
@@ -142,7 +142,7 @@ pub(crate) fn spec(name: &str, component: Vec<u8>) -> Spec {
 
 /// Returns the text of the world, with `imports` put into it.
 pub(crate) fn world(imports: &str) -> String {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("wit/policy.wit")).unwrap();
+    let text = std::fs::read_to_string(root().join("wit/policy.wit")).unwrap();
     text.replace("world policy {", &format!("world policy {{ {imports}"))
 }
 
@@ -157,15 +157,21 @@ pub(crate) fn encode(wat: &str, world: &str, name: &str) -> Vec<u8> {
     ComponentEncoder::default().module(&module).unwrap().validate(true).encode().unwrap()
 }
 
+/// Returns the repository, whichever package in it this is compiled for.
+fn root() -> &'static Path {
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    above.find(|dir| dir.join("wit/policy.wit").is_file()).unwrap()
+}
+
 fn read(file: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests").join(format!("{file}.wat"));
+    let path = root().join("tests/guests").join(format!("{file}.wat"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The guest's memory from [`BASE`] on.
 #[derive(Default)]
-struct Image {
-    bytes: Vec<u8>,
+pub(crate) struct Image {
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Image {
@@ -247,7 +253,7 @@ fn configured(image: &mut Image, configured: &Result<Vec<Bucket>, Vec<Problem>>)
 }
 
 /// Puts a decision into the image; returns where it is, and where its obligations are.
-fn decision(image: &mut Image, decision: &PolicyDecision) -> (u32, u32) {
+pub(crate) fn decision(image: &mut Image, decision: &PolicyDecision) -> (u32, u32) {
     let records: Vec<u8> = decision.obligations.iter().flat_map(|o| obligation(image, o)).collect();
     let obligations = (image.put(8, &records), decision.obligations.len() as u32);
     let charges: Vec<u8> = decision

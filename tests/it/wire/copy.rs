@@ -56,6 +56,17 @@ async fn data_is_copied_in() {
 }
 
 #[tokio::test]
+async fn data_that_only_fails_when_it_is_committed_is_a_failure_of_its_statement() {
+    let cluster = Cluster::start().await;
+    let mut session = cluster.session("owner").await;
+    run(&mut session, "CREATE TABLE t (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)").await;
+    let found = session.execute(&with_data("COPY t FROM STDIN", b"1\n1\n")).await;
+    assert!(matches!(&found, Err(WireError::Statement(error)) if error.sqlstate() == "23505"), "{found:?}");
+    assert!(session.is_usable());
+    assert_eq!(value(&mut session, "SELECT count(*) FROM t").await, "0");
+}
+
+#[tokio::test]
 async fn data_that_nobody_asks_for_does_no_harm() {
     let cluster = Cluster::start().await;
     let mut session = cluster.session("owner").await;

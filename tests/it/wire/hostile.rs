@@ -148,6 +148,38 @@ async fn to_a_statement(said: BytesMut) -> WireError {
 }
 
 #[tokio::test]
+async fn rows_have_the_columns_that_were_described_before_them() {
+    let complete = joined(&[message(b'C', b"SELECT 1\0"), message(b'Z', b"I")]);
+    let described_again = joined(&[description(), row(b"x"), description(), complete.clone()]);
+    let unannounced = joined(&[message(b'n', b""), message(b'd', b"a\n"), complete]);
+    for (said, expected) in [(described_again, "described twice"), (unannounced, "unannounced")] {
+        let error = to_a_statement(said).await;
+        assert!(error.to_string().contains(expected), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_greeting_with_messages_of_another_length_is_refused() {
+    let start = [authentication(0, b""), message(b'S', b"client_encoding\0UTF8\0")];
+    let start = joined(&[joined(&start), message(b'S', b"standard_conforming_strings\0on\0")]);
+    for (key, ready) in [([0; 8].as_slice(), b"IT".as_slice()), ([0; 4].as_slice(), b"I"), ([0; 12].as_slice(), b"I")] {
+        let said = joined(&[start.clone(), message(b'K', key), message(b'Z', ready)]);
+        let error = at_startup(said).await;
+        assert!(matches!(error, WireError::Protocol(_)), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_statement_that_failed_cannot_succeed_after_all() {
+    let failed = message(b'E', b"VERROR\0C42601\0Mno\0\0");
+    let complete = message(b'C', b"SELECT 0\0");
+    for said in [joined(&[failed.clone(), complete.clone()]), joined(&[complete.clone(), complete])] {
+        let error = to_a_statement(joined(&[said, message(b'Z', b"I")])).await;
+        assert!(matches!(error, WireError::Protocol("a statement was answered twice")), "{error:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_honest_answer_is_understood() {
     let said = joined(&[description(), row(b"x"), message(b'C', b"SELECT 1\0"), message(b'Z', b"I")]);
     let target = says_to_a_statement(said, Bytes::new()).await;
@@ -346,5 +378,29 @@ async fn what_follows_a_request_for_tls_in_the_clear_is_refused() {
         target.endpoint.tls = tls;
         let found = SandboxSession::connect(&target).await.map(|_| ());
         assert_eq!(found, Err(WireError::Net(NetError::Malformed)));
+    }
+}
+
+#[tokio::test]
+async fn what_is_longer_than_a_server_says_ends_the_session() {
+    for (bytes, fits) in [(127, true), (128, true), (129, false)] {
+        let mut tag = vec![b'T'; bytes];
+        tag[bytes - 1] = 0;
+        let said = joined(&[description(), message(b'C', &tag), message(b'Z', b"I")]);
+        let mut session = SandboxSession::connect(&says_to_a_statement(said, Bytes::new()).await).await.unwrap();
+        let found = session.execute(&StatementCall { timeout: SHORT, ..call("SELECT 1") }).await;
+        assert_eq!(found.is_ok(), fits, "a tag of {bytes} bytes: {found:?}");
+    }
+    const DESCRIPTION: usize = 2 << 20;
+    for (bytes, fits) in [(DESCRIPTION - 1, true), (DESCRIPTION, true), (DESCRIPTION + 1, false)] {
+        // Within the bound it is read, and found to be none.
+        let said = joined(&[message(b'1', b""), message(b'2', b""), message(b'T', &vec![0; bytes])]);
+        let error = to_a_statement(said).await.to_string();
+        assert_eq!(error.contains("malformed"), fits, "a description of {bytes} bytes: {error}");
+    }
+    const MESSAGE: usize = 8 << 10;
+    for (bytes, fits) in [(MESSAGE - 1, true), (MESSAGE, true), (MESSAGE + 1, false)] {
+        let error = at_startup(message(b'R', &vec![0; bytes])).await.to_string();
+        assert_eq!(!error.contains("too long"), fits, "a startup message of {bytes} bytes: {error}");
     }
 }

@@ -28,6 +28,14 @@ pub enum ManagedError {
     /// A directory is not as private as it must be.
     #[error("`{}` is not a private directory of the cluster's user", .0.display())]
     NotPrivate(PathBuf),
+    /// Others could have put something else in the place of a file or directory of ours.
+    #[error("`{}` {fault}", .path.display())]
+    Exposed {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: String,
+    },
     /// As root, there is no user to run the cluster as.
     #[error("Postgres does not run as root, and there is no user `{0}` to run it as")]
     NoUser(String),
@@ -61,6 +69,17 @@ pub enum ManagedError {
     /// The server does not come up.
     #[error("the cluster's server does not start: {0}")]
     Start(String),
+    /// The server runs and does not answer: it was stopped by a signal, or its disk hangs.
+    #[error("the server of the cluster in `{}` runs and does not answer", .directory.display())]
+    Silent {
+        /// The cluster's folder.
+        directory: PathBuf,
+        /// The server's process, where it can be told.
+        pid: Option<u32>,
+    },
+    /// The server runs and has as many sessions as it may have.
+    #[error("the server of the cluster in `{}` takes no more sessions", .0.display())]
+    Full(PathBuf),
     /// The server does not go down.
     #[error("the cluster's server does not stop: {0}")]
     Stop(String),
@@ -86,9 +105,11 @@ impl ManagedError {
     fn code(&self) -> Code {
         match self {
             Self::NotInstalled { major: Some(_), .. } | Self::DataVersion { .. } => Code::PostgresVersionUnavailable,
+            Self::Full(_) => Code::Busy,
             Self::ForeignHome(_) | Self::HomeFormat(_) | Self::RelativeHome(_) => Code::InvalidConfiguration,
             Self::NotInstalled { major: None, .. }
             | Self::NotPrivate(_)
+            | Self::Exposed { .. }
             | Self::NoUser(_)
             | Self::NotTraversable { .. }
             | Self::Locked(_)
@@ -96,6 +117,7 @@ impl ManagedError {
             | Self::Init(_)
             | Self::Start(_)
             | Self::Stop(_)
+            | Self::Silent { .. }
             | Self::Io { .. } => Code::LocalPostgresUnavailable,
         }
     }
@@ -111,6 +133,12 @@ impl ManagedError {
             }
             Self::HomeFormat(_) => "use the version of pgsandbox that wrote it, or another `PGSANDBOX_HOME`".to_owned(),
             Self::NotPrivate(path) => format!("move `{}` away and try again", path.display()),
+            Self::Exposed { path, .. } => {
+                format!(
+                    "see who has changed it; then make `{}` the program's user's own again, closed to others",
+                    path.display()
+                )
+            }
             Self::NoUser(user) => {
                 format!("make the user with `adduser --system --group {user}`, or do not run as root")
             }
@@ -125,6 +153,11 @@ impl ManagedError {
             Self::NoPort(_) => "free a port on 127.0.0.1".to_owned(),
             Self::Init(_) | Self::Start(_) | Self::Stop(_) => {
                 "see `server.log` in the cluster's folder, and `pgsandbox doctor`".to_owned()
+            }
+            Self::Full(_) => "close sessions that are not needed, then call again".to_owned(),
+            Self::Silent { pid, .. } => {
+                let process = pid.map(|pid| format!(" with process {pid}")).unwrap_or_default();
+                format!("call again later; if it stays so, see what is wrong{process} and the machine's disk")
             }
             Self::Io { .. } => "see that the state directory can be written and its disk is not full".to_owned(),
         }

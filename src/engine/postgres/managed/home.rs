@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -168,6 +168,38 @@ fn clear_parts(path: &Path) {
             tracing::warn!(%error, file = %found.display(), "an unfinished file stays");
         }
     }
+}
+
+/// Reads a small file that only we may have written, and with `private` only we may read; `None` if it is absent.
+pub(super) fn read_own(path: &Path, private: bool) -> Result<Option<String>, ManagedError> {
+    let found = match fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(ManagedError::io("examine", path)(e)),
+    };
+    if !found.is_file() {
+        return Err(ManagedError::Exposed { path: path.to_owned(), fault: "is not a regular file".to_owned() });
+    }
+    check_own(path, &found, if private { 0o077 } else { 0o022 })?;
+    read_small(path)
+}
+
+/// Checks that a directory on the way to a cluster is ours and that nobody else can change what is in it.
+pub(super) fn check_own_dir(path: &Path) -> Result<(), ManagedError> {
+    let found = fs::metadata(path).map_err(ManagedError::io("examine", path))?;
+    check_own(path, &found, 0o022)
+}
+
+fn check_own(path: &Path, found: &fs::Metadata, closed: u32) -> Result<(), ManagedError> {
+    let exposed = |fault: String| Err(ManagedError::Exposed { path: path.to_owned(), fault });
+    let me = rustix::process::geteuid().as_raw();
+    if found.uid() != me {
+        return exposed(format!("belongs to user {}, not to user {me}", found.uid()));
+    }
+    if found.mode() & closed != 0 {
+        return exposed(format!("has mode {:04o}, which lets others in", found.mode() & 0o7777));
+    }
+    Ok(())
 }
 
 /// Reads a small file of ours; `None` if it is absent.

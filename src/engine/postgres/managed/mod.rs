@@ -22,9 +22,9 @@ pub use home::Home;
 pub use install::{InstallError, install};
 pub use user::RunAs;
 
-use self::home::{Locked, make_dir, read_small, write_private};
+use self::home::{Locked, check_own_dir, make_dir, read_own, write_private};
 use self::process::Paths;
-use super::admin::{AdminSession, Login};
+use super::admin::{AdminSession, CONNECTIONS_USED_UP, Chain, Login, LoginError};
 use super::{Credentials, Endpoint, Host};
 use crate::model::{Secret, TlsMode};
 
@@ -191,7 +191,7 @@ impl ManagedCluster {
         };
         let pid = process::server_pid(&paths);
         let running = match self.address(&paths)? {
-            Some(running) => self.log_in(&running).await.is_ok(),
+            Some(running) => self.log_in(&paths, &running).await.is_ok(),
             None => false,
         };
         Ok(ClusterStatus {
@@ -210,26 +210,33 @@ impl ManagedCluster {
         self.existing().map(|p| p.data())
     }
 
-    /// Returns how the cluster is reached if it runs. Starts nothing.
-    pub(super) async fn running(&self) -> Option<Running> {
-        let paths = self.existing()?;
-        let running = self.address(&paths).ok()??;
-        self.log_in(&running).await.ok()?;
+    /// Returns how the cluster is reached if it runs; fails if it runs and does not answer. Starts nothing.
+    async fn running(&self) -> Result<Option<Running>, ManagedError> {
+        let Some(paths) = self.existing() else { return Ok(None) };
+        let Some(running) = self.address(&paths)? else { return Ok(None) };
+        match self.log_in(&paths, &running).await {
+            Ok(()) => {}
+            Err(error) if error.is_silence() => return Err(silent(&paths)),
+            Err(error) if error.sqlstate() == Some(CONNECTIONS_USED_UP) => {
+                return Err(ManagedError::Full(paths.directory));
+            }
+            Err(_) => return Ok(None),
+        }
         self.remember(Some(running.clone()));
-        Some(running)
+        Ok(Some(running))
     }
 
     /// Makes the cluster answer, whatever that takes.
     pub(super) async fn ensure_running(&self) -> Result<Running, ManagedError> {
         if Home::recognise(&self.settings.home)?
-            && let Some(running) = self.running().await
+            && let Some(running) = self.running().await?
         {
             return Ok(running);
         }
         let (paths, installation) = self.prepare().await?;
         let _lock = Locked::take(&paths.lock(), LOCK_WAIT).await?;
         // another process may have been faster
-        if let Some(running) = self.running().await {
+        if let Some(running) = self.running().await? {
             return Ok(running);
         }
         self.init_locked(&paths, &installation).await?;
@@ -248,8 +255,9 @@ impl ManagedCluster {
         let running = self.address(paths)?.ok_or_else(|| ManagedError::Start("it has no port".to_owned()))?;
         let until = tokio::time::Instant::now() + READY_WAIT;
         loop {
-            match self.log_in(&running).await {
-                Ok(_) => break,
+            match self.log_in(paths, &running).await {
+                Ok(()) => break,
+                Err(e) if e.is_silence() => return Err(silent(paths)),
                 Err(e) if e.is_unreachable() && tokio::time::Instant::now() < until => {
                     // it came up and went down again, for want of disk for instance
                     if process::server_pid(paths).is_none() {
@@ -264,14 +272,23 @@ impl ManagedCluster {
         Ok(running)
     }
 
-    async fn log_in(&self, running: &Running) -> Result<AdminSession, super::admin::LoginError> {
+    /// Logs in, and makes sure that who answers serves this cluster's data: of a state directory that was copied or
+    /// moved, another's server may answer in the place of its own.
+    async fn log_in(&self, paths: &Paths, running: &Running) -> Result<(), LoginError> {
         let login = Login {
             endpoint: &running.endpoint,
             credentials: &running.admin,
             database: "postgres",
             timeout: LOGIN_WAIT,
+            answer: LOGIN_WAIT,
         };
-        AdminSession::open(&login, Some(super::admin::MAJOR_MIN)).await
+        let session = AdminSession::open(&login, Some(super::admin::MAJOR_MIN)).await?;
+        let lost = |error: tokio_postgres::Error| LoginError::Lost(Chain(&error).to_string());
+        let row = session.query_one("SELECT pg_catalog.current_setting('data_directory')", &[]).await.map_err(lost)?;
+        if process::serves(paths, Path::new(row.get::<_, &str>(0))) {
+            return Ok(());
+        }
+        Err(LoginError::Lost("another cluster's server answers".to_owned()))
     }
 
     /// Claims the state directory and finds the server for its cluster.
@@ -288,6 +305,7 @@ impl ManagedCluster {
         let home = Home::claim(&self.settings.home)?;
         let paths = Paths::new(home.path(), installation.major);
         make_dir(&paths.directory)?;
+        self.check_own(&paths)?;
         if let Some(user) = &user
             && let Some(closed) = user::first_closed(&paths.directory, user)
         {
@@ -328,13 +346,20 @@ impl ManagedCluster {
 
     /// Returns how the cluster is reached if it was started before.
     fn address(&self, paths: &Paths) -> Result<Option<Running>, ManagedError> {
-        let (Some(port), Some(password)) = (read_port(paths)?, read_small(&paths.password())?) else {
+        self.check_own(paths)?;
+        let (Some(port), Some(password)) = (read_port(paths)?, read_own(&paths.password(), true)?) else {
             return Ok(None);
         };
-        let Some(directory) = read_small(&paths.socket_dir_file())? else { return Ok(None) };
-        let endpoint = Endpoint { host: Host::Unix(directory.into()), port, tls: TlsMode::Disable, ca_file: None };
+        let Some(directory) = process::known_socket_dir(paths)? else { return Ok(None) };
+        let endpoint = Endpoint { host: Host::Unix(directory), port, tls: TlsMode::Disable, ca_file: None };
         let admin = Credentials { user: ADMIN_ROLE.to_owned(), password: Some(Secret::new(password)) };
         Ok(Some(Running { endpoint, port, admin }))
+    }
+
+    /// Checks that nobody else can change what lies on the way to the cluster.
+    fn check_own(&self, paths: &Paths) -> Result<(), ManagedError> {
+        let ours = paths.directory.ancestors().take_while(|dir| dir.starts_with(&self.settings.home));
+        ours.filter(|dir| dir.exists()).try_for_each(check_own_dir)
     }
 
     fn remember(&self, running: Option<Running>) {
@@ -342,8 +367,12 @@ impl ManagedCluster {
     }
 }
 
+fn silent(paths: &Paths) -> ManagedError {
+    ManagedError::Silent { directory: paths.directory.clone(), pid: process::server_pid(paths) }
+}
+
 fn read_port(paths: &Paths) -> Result<Option<u16>, ManagedError> {
-    Ok(read_small(&paths.port())?.and_then(|text| text.trim().parse().ok()))
+    Ok(read_own(&paths.port(), false)?.and_then(|text| text.trim().parse().ok()))
 }
 
 fn write_port(path: &Path, port: u16) -> Result<(), ManagedError> {

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest, Sha256};
 
 use super::binaries::Installation;
-use super::home::{read_small, write_private};
+use super::home::{read_own, read_small, write_private};
 use super::user::{self, RunAs};
 use super::{ADMIN_ROLE, ManagedError, conf, read_port, write_port};
 use crate::model::{Secret, fault};
@@ -280,7 +280,7 @@ pub(super) async fn clear_remains(paths: &Paths) -> Result<(), ManagedError> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let Some(socket_dir) = read_small(&paths.socket_dir_file())? else { return Ok(()) };
+    let Some(socket_dir) = known_socket_dir(paths)? else { return Ok(()) };
     for entry in fs::read_dir(&socket_dir).into_iter().flatten().flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(b".s.PGSQL.") {
             fs::remove_file(entry.path()).map_err(ManagedError::io("remove", &entry.path()))?;
@@ -354,6 +354,32 @@ fn start_command(paths: &Paths, pg_ctl: &Path, user: Option<&RunAs>) -> std::pro
     command
 }
 
+/// Returns the directory of the server's socket as it was written down, if it can be this cluster's. In a state
+/// directory that was copied, it is the original's: nothing there is ours. In one that was moved, the socket went along.
+pub(super) fn known_socket_dir(paths: &Paths) -> Result<Option<PathBuf>, ManagedError> {
+    let Some(known) = read_own(&paths.socket_dir_file(), false)?.map(PathBuf::from) else { return Ok(None) };
+    let inside = paths.directory.join("run");
+    let outside = outside_name(paths);
+    let is_outside = known.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&outside));
+    Ok(if is_outside && !fits(&inside) { Some(known) } else { fits(&inside).then_some(inside) })
+}
+
+/// Returns how the names of a socket directory begin that lies outside the cluster's.
+fn outside_name(paths: &Paths) -> String {
+    let digest = Sha256::digest(paths.directory.as_os_str().as_encoded_bytes());
+    format!("pgsandbox-{}-", URL_SAFE_NO_PAD.encode(digest.get(..9).unwrap_or_default()))
+}
+
+/// Returns whether a server with this data directory serves the cluster. One that was moved while its server runs is at
+/// another path than that says; its process tells then.
+pub(super) fn serves(paths: &Paths, directory: &Path) -> bool {
+    match (fs::metadata(directory), fs::metadata(paths.data())) {
+        (Ok(theirs), Ok(ours)) => theirs.dev() == ours.dev() && theirs.ino() == ours.ino(),
+        (Err(_), Ok(_)) => server_pid(paths).is_some(),
+        (_, Err(_)) => false,
+    }
+}
+
 /// Returns the socket's directory: inside the cluster's, or another private one where that path is too long.
 fn socket_dir(paths: &Paths, user: Option<&RunAs>) -> Result<PathBuf, ManagedError> {
     let inside = paths.directory.join("run");
@@ -366,11 +392,10 @@ fn socket_dir(paths: &Paths, user: Option<&RunAs>) -> Result<PathBuf, ManagedErr
         Some(dir) if Path::new(&dir).is_absolute() => PathBuf::from(dir),
         Some(_) | None => std::env::temp_dir(),
     };
-    let digest = Sha256::digest(paths.directory.as_os_str().as_encoded_bytes());
-    let name = URL_SAFE_NO_PAD.encode(digest.get(..9).unwrap_or_default());
+    let name = outside_name(paths);
     let mut refused = ManagedError::NotPrivate(base.clone());
     for attempt in 0..SOCKET_DIRS_TRIED_MAX {
-        let outside = base.join(format!("pgsandbox-{name}-{attempt}"));
+        let outside = base.join(format!("{name}{attempt}"));
         if !fits(&outside) {
             break;
         }

@@ -220,4 +220,18 @@ mod tests {
         let found = client_config(TlsMode::Require, Some(Path::new("/nowhere/ca.pem"))).await.map(|_| ());
         assert!(matches!(found, Err(NetError::CaFile { .. })), "{found:?}");
     }
+
+    #[tokio::test]
+    async fn a_ca_file_is_read_up_to_its_bound_and_no_further() {
+        let pem = include_bytes!("../../../../tests/it/wire/tls/server.pem");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (bytes, fits) in [(CA_FILE_BYTES_MAX - 1, true), (CA_FILE_BYTES_MAX, true), (CA_FILE_BYTES_MAX + 1, false)]
+        {
+            let mut text = pem.to_vec();
+            text.resize(usize::try_from(bytes).unwrap(), b'\n');
+            std::fs::write(file.path(), text).unwrap();
+            let found = client_config(TlsMode::VerifyFull, Some(file.path())).await.map(|_| ());
+            assert_eq!(found.is_ok(), fits, "{bytes}: {found:?}");
+        }
+    }
 }

@@ -4,64 +4,88 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
-use super::{Work, login_options};
+use super::Work;
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
-use crate::engine::postgres::{Credentials, access, extensions};
+use crate::engine::postgres::{Credentials, access, extensions, scram};
 
 impl Work<'_> {
+    /// Makes the roles, which cannot log in before they have passwords.
     pub(super) async fn create_roles(&self) -> Result<(), EngineError> {
-        let mut session = self.server.admin_session().await?;
-        let failed = refused("create the roles", self.profile());
-        // one transaction, so that a durable server waits for its disk once
-        let transaction = session.transaction().await.map_err(&failed)?;
-        let session = transaction.client();
-        let limit = self.server.settings().connection_limit;
-        for (role, password, reader) in self.roles() {
-            let found = self.role_oid(session, role).await?.is_some();
-            let login = login_options(limit, password, self.spec.expires_at);
+        let session = self.server.admin_session().await?;
+        let known = self.known_roles(&session).await?;
+        let options = format!(
+            "CONNECTION LIMIT {} VALID UNTIL {}",
+            self.server.settings().connection_limit,
+            literal(&self.spec.expires_at.to_string())
+        );
+        let mut statements = Vec::new();
+        for (role, _, reader) in self.roles() {
             // 15 lets nobody but a superuser even mention some attributes in ALTER ROLE
-            let sql = if found {
-                format!("ALTER ROLE {} WITH LOGIN {login}", ident(role))
+            if known.iter().any(|known| known == role) {
+                self.join(&session, role).await?;
+                statements.push(format!("ALTER ROLE {} WITH LOGIN {options}", ident(role)));
             } else {
-                format!(
-                    "CREATE ROLE {} WITH LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS {login}",
+                statements.push(format!(
+                    "CREATE ROLE {} WITH LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS {options}",
                     ident(role)
-                )
-            };
-            self.execute(session, "create a role", &sql).await?;
-            self.join(session, role).await?;
+                ));
+                statements.extend((!self.info.superuser).then(|| self.membership(role)));
+            }
             if self.info.superuser {
-                self.set_role_limits(session, role, reader).await?;
+                statements.extend(self.role_limits(role, reader));
             }
         }
-        transaction.commit().await.map_err(&failed)
+        self.together(&session, "create the roles", &statements).await
     }
 
-    /// Sets what only a superuser can, and the role itself cannot change back: temporary files, and for the reader
-    /// that row security hides nothing. The statement timeout is a hint.
-    async fn set_role_limits(&self, session: &Client, role: &str, reader: bool) -> Result<(), EngineError> {
+    /// Returns what only a superuser can set, and the role itself cannot change back: temporary files, and for the
+    /// reader that row security hides nothing. The statement timeout is a hint.
+    fn role_limits(&self, role: &str, reader: bool) -> Vec<String> {
         let settings = self.server.settings();
         let role = ident(role);
-        if let Some(kb) = settings.temp_file_limit_kb {
-            let sql = format!("ALTER ROLE {role} SET temp_file_limit = {}", literal(&format!("{kb}kB")));
-            self.execute(session, "limit a role's temporary files", &sql).await?;
-        }
-        if let Some(ms) = settings.statement_timeout_ms {
-            let sql = format!("ALTER ROLE {role} SET statement_timeout = {}", literal(&format!("{ms}ms")));
-            self.execute(session, "limit a role's statements", &sql).await?;
-        }
-        if reader {
-            self.execute(session, "let the reader see every row", &format!("ALTER ROLE {role} BYPASSRLS")).await?;
-        }
-        Ok(())
+        let files = settings
+            .temp_file_limit_kb
+            .map(|kb| format!("ALTER ROLE {role} SET temp_file_limit = {}", literal(&format!("{kb}kB"))));
+        let time = settings
+            .statement_timeout_ms
+            .map(|ms| format!("ALTER ROLE {role} SET statement_timeout = {}", literal(&format!("{ms}ms"))));
+        let rows = reader.then(|| format!("ALTER ROLE {role} BYPASSRLS"));
+        files.into_iter().chain(time).chain(rows).collect()
     }
 
+    /// Gives the roles their passwords: verifiers, which are made while others use the processor.
+    async fn set_passwords(&self, session: &Client) -> Result<(), EngineError> {
+        let passwords = [self.spec.owner_password.clone(), self.spec.readonly_password.clone()];
+        let verifiers = tokio::task::spawn_blocking(move || passwords.map(|password| scram::verifier(&password)));
+        let verifiers =
+            verifiers.await.map_err(|error| EngineError::Unsupported(format!("no verifier was made: {error}")))?;
+        let statements: Vec<String> = self
+            .roles()
+            .iter()
+            .zip(verifiers)
+            .map(|((role, ..), verifier)| format!("ALTER ROLE {} PASSWORD {}", ident(role), literal(&verifier)))
+            .collect();
+        self.together(session, "set the roles' passwords", &statements).await
+    }
+
+    /// Makes the database, and gives the roles their passwords meanwhile: both take the server some time.
     pub(super) async fn create_database(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
+        // Only if there is one at once: who holds a session and waits for another could wait for a twin of its own.
+        let Some(beside) = self.server.second_admin_session().await? else {
+            self.make_database(&session).await?;
+            return self.set_passwords(&session).await;
+        };
+        let (made, set) = tokio::join!(self.make_database(&session), self.set_passwords(&beside));
+        made.and(set)
+    }
+
+    async fn make_database(&self, session: &Client) -> Result<(), EngineError> {
         let names = &self.spec.names;
-        if let Some(found) = self.find_database(&session).await? {
+        if let Some(found) = self.find_database(session).await? {
             return if found.owner == names.owner_role { Ok(()) } else { Err(self.foreign_owner(&found.owner)) };
         }
         let closed = if self.info.superuser { "CONNECTION LIMIT 0" } else { "ALLOW_CONNECTIONS false" };
@@ -69,15 +93,15 @@ impl Work<'_> {
             "CREATE DATABASE {} OWNER {} TEMPLATE template0{} {closed}",
             ident(&names.database),
             ident(&names.owner_role),
-            self.encoding(&session).await?
+            self.encoding(session).await?
         );
-        self.execute(&session, "create the database", &sql).await
+        session.batch_execute(&sql).await.map_err(refused("create the database", self.profile()))
     }
 
     /// A server whose template is not in UTF-8 gets databases that are, with the one locale that fits every encoding.
     async fn encoding(&self, session: &Client) -> Result<&'static str, EngineError> {
         let row = session
-            .query_one(
+            .query_typed_one(
                 "SELECT pg_catalog.pg_encoding_to_char(encoding) = 'UTF8' FROM pg_catalog.pg_database \
                  WHERE datname = 'template0'",
                 &[],
@@ -93,10 +117,9 @@ impl Work<'_> {
 
     /// Does the admin's part inside the database, while nobody else can enter it.
     pub(super) async fn prepare_database(&self) -> Result<(), EngineError> {
-        let session = self.server.admin_session().await?;
-        let plan = extensions::plan(&session, self.profile(), &self.spec.extensions, self.info.superuser).await?;
         // before 15 everybody may create in `public`, the reader as well
         let public = self.info.superuser && self.info.major < 15;
+        let plan = self.extensions().await?;
         if plan.by_admin.is_empty() && !public {
             return Ok(());
         }
@@ -131,17 +154,15 @@ impl Work<'_> {
         statements.push(format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {roles}"));
         statements.push(format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1"));
-        for sql in statements {
-            transaction.execute(sql.as_str(), &[]).await.map_err(&failed)?;
-        }
+        transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
         // a REVOKE that could not revoke says so in a mere warning
         let row = transaction
-            .query_one(
+            .query_typed_one(
                 "SELECT pg_catalog.has_database_privilege('public', $1::text, 'CONNECT, TEMPORARY, CREATE'), \
                  pg_catalog.has_database_privilege($2::name, $1::text, 'CONNECT'), \
                  pg_catalog.has_database_privilege($3::name, $1::text, 'CONNECT'), \
                  pg_catalog.has_database_privilege($3::name, $1::text, 'TEMPORARY, CREATE')",
-                &[&names.database, &names.owner_role, &names.readonly_role],
+                &[(&names.database, Type::TEXT), (&names.owner_role, Type::NAME), (&names.readonly_role, Type::NAME)],
             )
             .await
             .map_err(&failed)?;
@@ -158,27 +179,27 @@ impl Work<'_> {
     }
 
     /// Does the owner's part: what the reader may see of all that the owner will make, and the owner's extensions.
+    ///
+    /// The one session into the database: what it does is of the database itself, and cannot be done from outside.
     pub(super) async fn prepare_owner(&self) -> Result<(), EngineError> {
-        let plan = {
-            let session = self.server.admin_session().await?;
-            extensions::plan(&session, self.profile(), &self.spec.extensions, self.info.superuser).await?
-        };
-        let mut session = self.owner_session().await?;
-        let failed = refused("set the reader's rights", self.profile());
-        let transaction = session.transaction().await.map_err(&failed)?;
-        let session = transaction.client();
+        let plan = self.extensions().await?;
+        let session = self.owner_session().await?;
         let reader = ident(&self.spec.names.readonly_role);
         let mut statements = access::reads_to_come(&reader).to_vec();
         if self.info.major >= 15 || self.info.superuser {
             statements.push(format!("GRANT USAGE ON SCHEMA public TO {reader}"));
         }
-        for sql in &statements {
-            self.execute(session, "set the reader's rights", sql).await?;
+        statements.extend(plan.by_owner.iter().map(extensions::Planned::sql));
+        self.together(&session, "set the reader's rights and install the extensions", &statements).await
+    }
+
+    /// Returns who makes which of the extensions.
+    async fn extensions(&self) -> Result<extensions::Plan, EngineError> {
+        if self.spec.extensions.is_empty() {
+            return Ok(extensions::Plan::default());
         }
-        for extension in &plan.by_owner {
-            self.execute(session, "install an extension", &extension.sql()).await?;
-        }
-        transaction.commit().await.map_err(&failed)
+        let session = self.server.admin_session().await?;
+        extensions::plan(&session, self.profile(), &self.spec.extensions, self.info.superuser).await
     }
 
     async fn owner_session(&self) -> Result<AdminSession, EngineError> {
@@ -190,8 +211,9 @@ impl Work<'_> {
             credentials: &credentials,
             database: &self.spec.names.database,
             timeout: reach.connect_timeout,
+            answer: access::CATALOGUE_ANSWER,
         };
-        let opened = AdminSession::open(&login, Some(self.info.major)).await;
+        let opened = self.server.log_in_as(&login, Some(self.info.major)).await;
         opened.map_err(|e| e.within(self.profile(), &credentials.user))
     }
 }

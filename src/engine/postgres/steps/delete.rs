@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use super::{Work, is_contention};
 use crate::engine::EngineError;
@@ -16,6 +17,10 @@ use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 const CLOSE_LOCK_TIMEOUT: &str = "250ms";
 /// How often closing is tried against sessions that come back.
 const CLOSE_ATTEMPTS_MAX: u32 = 12;
+/// How long dropping waits for what somebody else's open transaction holds, before one of a sandbox is ended.
+const DROP_LOCK_TIMEOUT: &str = "2s";
+/// How often dropping is tried against transactions that come back.
+const DROP_ATTEMPTS_MAX: u32 = 5;
 /// How long ended sessions are given to go away.
 const TERMINATE_WAIT: Duration = Duration::from_secs(3);
 const TERMINATE_POLL: Duration = Duration::from_millis(5);
@@ -26,11 +31,11 @@ impl Work<'_> {
     /// Takes every way in: roles and database in one transaction, then the sessions that are there. A session may
     /// hold the rows to be changed in an open or prepared transaction; such transactions are ended first.
     pub(super) async fn close(&self) -> Result<(), EngineError> {
-        let mut session = self.server.admin_session().await?;
+        let session = self.server.admin_session().await?;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            match self.take_logins(&mut session).await {
+            match self.take_logins(&session).await {
                 Ok(()) => break,
                 Err(error) if attempt < CLOSE_ATTEMPTS_MAX && is_contention(&error) => {
                     self.terminate(&session).await?;
@@ -42,13 +47,11 @@ impl Work<'_> {
         self.terminate(&session).await
     }
 
-    async fn take_logins(&self, session: &mut AdminSession) -> Result<(), EngineError> {
-        let mut statements = Vec::new();
-        for (role, ..) in self.roles() {
-            if self.role_oid(session, role).await?.is_some() {
-                self.join(session, role).await?;
-                statements.push(format!("ALTER ROLE {} NOLOGIN", ident(role)));
-            }
+    async fn take_logins(&self, session: &AdminSession) -> Result<(), EngineError> {
+        let mut statements = vec![format!("SET LOCAL lock_timeout = {}", literal(CLOSE_LOCK_TIMEOUT))];
+        for role in self.known_roles(session).await? {
+            self.join(session, &role).await?;
+            statements.push(format!("ALTER ROLE {} NOLOGIN", ident(&role)));
         }
         if let Some(found) = self.find_database(session).await? {
             if found.owner != self.spec.names.owner_role {
@@ -58,14 +61,8 @@ impl Work<'_> {
                 statements.push(format!("ALTER DATABASE {} CONNECTION LIMIT 0", ident(&self.spec.names.database)));
             }
         }
-        let failed = refused("close the sandbox", self.profile());
-        let transaction = session.transaction().await.map_err(&failed)?;
-        let limit = format!("SET LOCAL lock_timeout = {}", literal(CLOSE_LOCK_TIMEOUT));
-        transaction.execute(limit.as_str(), &[]).await.map_err(&failed)?;
-        for sql in statements {
-            transaction.execute(sql.as_str(), &[]).await.map_err(&failed)?;
-        }
-        transaction.commit().await.map_err(&failed)
+        // One message, and so one transaction.
+        session.batch_execute(&statements.join("; ")).await.map_err(refused("close the sandbox", self.profile()))
     }
 
     /// Ends every session of the sandbox's roles anywhere, and of anybody in its database, as far as the admin may.
@@ -88,11 +85,11 @@ impl Work<'_> {
         let until = tokio::time::Instant::now() + TERMINATE_WAIT;
         loop {
             let rows = session
-                .query(
+                .query_typed(
                     "SELECT a.pid FROM pg_catalog.pg_stat_activity a \
                      WHERE (a.usename = ANY ($1) OR a.datname = $2) AND a.pid <> pg_catalog.pg_backend_pid() \
                      AND a.backend_type IN ('client backend', 'walsender')",
-                    &[&roles, &database],
+                    &[(&roles, Type::NAME_ARRAY), (&database, Type::NAME)],
                 )
                 .await
                 .map_err(&failed)?;
@@ -130,7 +127,7 @@ impl Work<'_> {
         let inside = match self.server.session_in(database).await {
             Ok(inside) => inside,
             // closed already, or its owner has closed it
-            Err(EngineError::Refused { .. } | EngineError::Auth { .. }) => {
+            Err(EngineError::Refused { .. } | EngineError::Auth { .. } | EngineError::Crowded { .. }) => {
                 let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 1", ident(database));
                 self.execute(session, "enter the database", &sql).await?;
                 self.server.session_in(database).await?
@@ -139,16 +136,22 @@ impl Work<'_> {
         };
         for row in rows {
             let (gid, owner): (String, String) = (row.get(0), row.get(1));
-            if !self.info.superuser {
-                inside.execute(format!("SET ROLE {}", ident(&owner)).as_str(), &[]).await.map_err(&failed)?;
-            }
-            match inside.execute(format!("ROLLBACK PREPARED {}", literal(&gid)).as_str(), &[]).await {
-                Ok(_) => {}
-                Err(e) if e.code() == Some(&SqlState::UNDEFINED_OBJECT) => {}
-                Err(e) => return Err(failed(e)),
-            }
+            self.roll_back(&inside, &gid, &owner).await?;
         }
         Ok(())
+    }
+
+    /// Rolls one prepared transaction back, in its database.
+    async fn roll_back(&self, inside: &Client, gid: &str, owner: &str) -> Result<(), EngineError> {
+        let failed = refused("roll a prepared transaction back", self.profile());
+        if !self.info.superuser {
+            inside.execute(format!("SET ROLE {}", ident(owner)).as_str(), &[]).await.map_err(&failed)?;
+        }
+        match inside.execute(format!("ROLLBACK PREPARED {}", literal(gid)).as_str(), &[]).await {
+            Ok(_) => Ok(()),
+            Err(e) if e.code() == Some(&SqlState::UNDEFINED_OBJECT) => Ok(()),
+            Err(e) => Err(failed(e)),
+        }
     }
 
     /// Removes what would make DROP DATABASE fail.
@@ -231,13 +234,84 @@ impl Work<'_> {
         }
         self.join(&session, &names.owner_role).await?;
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", ident(&names.database));
-        let Err(error) = session.execute(sql.as_str(), &[]).await else { return Ok(()) };
+        let Err(error) = self.execute_whoever_holds(&session, None, "drop the database", &sql).await else {
+            return Ok(());
+        };
         let held = [SqlState::OBJECT_IN_USE, SqlState::INSUFFICIENT_PRIVILEGE];
         let sessions = self.sessions(&session).await?;
-        if sessions > 0 && error.code().is_some_and(|c| held.contains(c)) {
+        if sessions > 0
+            && let EngineError::Refused { sqlstate, .. } = &error
+            && held.iter().any(|state| state.code() == sqlstate)
+        {
             return Err(EngineError::Busy { what: format!("database `{}`", names.database), sessions });
         }
-        Err(refused("drop the database", self.profile())(error))
+        Err(error)
+    }
+
+    /// Executes a statement that needs a sandbox's roles or database for itself. Any other sandbox can hold them: a
+    /// grant to a role, or a setting of one's own role in a database, locks it until the transaction ends. Such
+    /// transactions are ended; `inside` is the database of another sandbox where the statement runs.
+    async fn execute_whoever_holds(
+        &self,
+        session: &Client,
+        inside: Option<&str>,
+        action: &'static str,
+        sql: &str,
+    ) -> Result<(), EngineError> {
+        let patience = format!("SET lock_timeout = {}", literal(DROP_LOCK_TIMEOUT));
+        self.execute(session, action, &patience).await?;
+        let mut attempt = 0;
+        let outcome = loop {
+            attempt += 1;
+            match self.execute(session, action, sql).await {
+                Err(error) if attempt < DROP_ATTEMPTS_MAX && is_contention(&error) => {
+                    self.end_holders(session, inside).await?;
+                }
+                outcome => break outcome,
+            }
+        };
+        self.execute(session, action, "RESET lock_timeout").await?;
+        outcome
+    }
+
+    /// Ends other sandboxes' transactions that hold this one's roles or database, and those open in `inside`.
+    async fn end_holders(&self, session: &Client, inside: Option<&str>) -> Result<(), EngineError> {
+        let failed = refused("end transactions that hold the sandbox", self.profile());
+        let roles: Vec<&str> = self.roles().iter().map(|(role, ..)| *role).collect();
+        let rows = session
+            .query(
+                "SELECT DISTINCT a.pid, p.gid, p.owner::text, p.database::text FROM pg_catalog.pg_locks l \
+                 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+                 LEFT JOIN pg_catalog.pg_locks t ON l.pid IS NULL AND t.pid IS NULL AND t.locktype = 'transactionid' \
+                 AND t.virtualtransaction = l.virtualtransaction \
+                 LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = t.transactionid \
+                 WHERE l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() \
+                 AND pg_catalog.starts_with(coalesce(a.usename, p.owner)::text, $1 || '_') \
+                 AND (l.locktype = 'object' AND (l.classid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
+                 AND l.objid IN (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = ANY ($2)) \
+                 OR l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass \
+                 AND l.objid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = $3)) \
+                 OR coalesce(a.datname, p.database) = $4 AND (p.gid IS NOT NULL OR a.xact_start IS NOT NULL))",
+                &[&self.server.settings().prefix, &roles, &self.spec.names.database, &inside],
+            )
+            .await
+            .map_err(&failed)?;
+        for row in rows {
+            let (pid, gid): (Option<i32>, Option<String>) = (row.get(0), row.get(1));
+            if let Some(pid) = pid {
+                tracing::warn!(sandbox = %self.spec.id, pid, "a transaction of another sandbox held it and is ended");
+                match session.execute("SELECT pg_catalog.pg_terminate_backend($1)", &[&pid]).await {
+                    Ok(_) => {}
+                    Err(e) if e.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {}
+                    Err(e) => return Err(failed(e)),
+                }
+            } else if let (Some(gid), Some(owner), Some(database)) = (gid, row.get(2), row.get(3)) {
+                let (owner, database): (String, String) = (owner, database);
+                let there = self.server.session_in(&database).await?;
+                self.roll_back(&there, &gid, &owner).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Counts the sessions in the database.
@@ -275,16 +349,17 @@ impl Work<'_> {
             for row in rows {
                 let (database, owner): (Option<String>, Option<String>) = (row.get(0), row.get(1));
                 let (Some(database), Some(owner)) = (database, owner) else {
-                    self.execute(&session, "drop what a role owns", &drop_owned).await?;
+                    self.execute_whoever_holds(&session, None, "drop what a role owns", &drop_owned).await?;
                     continue;
                 };
                 let inside = self.server.session_in(&database).await?;
-                if self.is_sandbox(&database, &owner) {
+                let its = self.is_sandbox(&database, &owner).then_some(database.as_str());
+                if its.is_some() {
                     self.join(&inside, &owner).await?;
                     let sql = format!("REASSIGN OWNED BY {} TO {}", ident(role), ident(&owner));
-                    self.execute(&inside, "give away what a role owns", &sql).await?;
+                    self.execute_whoever_holds(&inside, its, "give away what a role owns", &sql).await?;
                 }
-                self.execute(&inside, "drop what a role owns", &drop_owned).await?;
+                self.execute_whoever_holds(&inside, its, "drop what a role owns", &drop_owned).await?;
             }
         }
         Ok(())
@@ -318,7 +393,7 @@ impl Work<'_> {
                 self.join(&session, role).await?;
                 self.terminate(&session).await?;
                 let sql = format!("DROP ROLE IF EXISTS {}", ident(role));
-                self.execute(&session, "drop a role", &sql).await?;
+                self.execute_whoever_holds(&session, None, "drop a role", &sql).await?;
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use super::admin::{ident, literal, refused};
 use super::names;
@@ -114,9 +115,31 @@ impl<'a> Work<'a> {
         if member.is_none_or(|row| row.get(0)) {
             return Ok(());
         }
+        session.execute(self.membership(role).as_str(), &[]).await.map(drop).map_err(&failed)
+    }
+
+    /// Returns the statement that makes the admin a member of a role.
+    fn membership(&self, role: &str) -> String {
         let options = if self.info.major >= 16 { " WITH INHERIT TRUE, SET TRUE" } else { "" };
-        let sql = format!("GRANT {} TO CURRENT_USER{options}", ident(role));
-        session.execute(sql.as_str(), &[]).await.map(drop).map_err(&failed)
+        format!("GRANT {} TO CURRENT_USER{options}", ident(role))
+    }
+
+    /// Returns which of the two roles there are.
+    async fn known_roles(&self, session: &Client) -> Result<Vec<String>, EngineError> {
+        let names = &self.spec.names;
+        let rows = session
+            .query_typed(
+                "SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname IN ($1, $2)",
+                &[(&names.owner_role, Type::NAME), (&names.readonly_role, Type::NAME)],
+            )
+            .await
+            .map_err(refused("find the roles", self.profile()))?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Runs statements in one transaction and one round trip; none of them takes effect if one fails.
+    async fn together(&self, session: &Client, action: &'static str, statements: &[String]) -> Result<(), EngineError> {
+        session.batch_execute(&statements.join("; ")).await.map_err(refused(action, self.profile()))
     }
 
     /// Returns the owner and the reader: name, password, and whether it is the reader.
@@ -134,7 +157,7 @@ impl<'a> Work<'a> {
 
     pub(super) async fn role_oid(&self, session: &Client, role: &str) -> Result<Option<u32>, EngineError> {
         let row = session
-            .query_opt("SELECT oid FROM pg_catalog.pg_roles WHERE rolname = $1", &[&role])
+            .query_typed_opt("SELECT oid FROM pg_catalog.pg_roles WHERE rolname = $1", &[(&role, Type::NAME)])
             .await
             .map_err(refused("find a role", self.profile()))?;
         Ok(row.map(|row| row.get(0)))
@@ -142,10 +165,10 @@ impl<'a> Work<'a> {
 
     async fn find_database(&self, session: &Client) -> Result<Option<FoundDatabase>, EngineError> {
         let row = session
-            .query_opt(
+            .query_typed_opt(
                 "SELECT pg_catalog.pg_get_userbyid(datdba)::text, datconnlimit, datistemplate \
                  FROM pg_catalog.pg_database WHERE datname = $1",
-                &[&self.spec.names.database],
+                &[(&self.spec.names.database, Type::NAME)],
             )
             .await
             .map_err(refused("find the database", self.profile()))?;
@@ -181,6 +204,7 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
         EngineError::Refused { sqlstate, .. } => matches!(sqlstate.as_str(), "55P03" | "40P01" | "XX000"),
         EngineError::Unreachable { .. }
         | EngineError::Auth { .. }
+        | EngineError::Crowded { .. }
         | EngineError::Busy { .. }
         | EngineError::Unsupported(_)
         | EngineError::Known(_) => false,

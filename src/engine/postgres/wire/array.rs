@@ -129,4 +129,13 @@ mod tests {
         }
         assert_eq!(read(&"{".repeat(100_000), ','), None);
     }
+
+    #[test]
+    fn arrays_are_taken_apart_as_deep_as_postgres_makes_them() {
+        let deep = |depth: usize| format!("{}1{}", "{".repeat(depth), "}".repeat(depth));
+        for depth in [DEPTH_MAX - 1, DEPTH_MAX] {
+            assert!(read(&deep(depth), ',').is_some(), "{depth}");
+        }
+        assert_eq!(read(&deep(DEPTH_MAX + 1), ','), None);
+    }
 }

@@ -26,8 +26,8 @@ pub(super) struct Collector {
     bytes: u64,
     /// Whether the byte budget is used up.
     full: bool,
-    /// Whether the rows are COPY data in binary form.
-    binary: bool,
+    /// Whether the rows are COPY data, and then whether in binary form.
+    copied: Option<bool>,
 }
 
 impl Collector {
@@ -36,7 +36,7 @@ impl Collector {
         let budget = usize::try_from(limits.bytes_max).unwrap_or(usize::MAX);
         let value_bytes_max = limits.value_bytes_max.min(VALUE_BYTES_MAX).min(budget);
         let limits = ResultLimits { value_bytes_max, ..limits };
-        Self { limits, set: ResultSet::default(), seen: 0, bytes: 0, full: false, binary: false }
+        Self { limits, set: ResultSet::default(), seen: 0, bytes: 0, full: false, copied: None }
     }
 
     /// Keeps nothing: for statements whose rows do not matter.
@@ -46,6 +46,7 @@ impl Collector {
 
     /// Takes a RowDescription.
     pub(super) fn describe(&mut self, body: &[u8]) -> Result<(), WireError> {
+        self.expect_no_description()?;
         let malformed = WireError::Protocol("a description of columns is malformed");
         let mut rest = Pieces(body);
         let count = rest.u16().ok_or_else(|| malformed.clone())?;
@@ -61,9 +62,10 @@ impl Collector {
     }
 
     /// Takes a CopyOutResponse: lines become rows of one column.
-    pub(super) fn describe_copy(&mut self, binary: bool) {
+    pub(super) fn describe_copy(&mut self, binary: bool) -> Result<(), WireError> {
+        self.expect_no_description()?;
         let (type_name, type_oid) = if binary { ("bytea", 17) } else { ("text", 25) };
-        self.binary = binary;
+        self.copied = Some(binary);
         self.set.columns = vec![Column {
             name: "copy_data".into(),
             type_name: type_name.into(),
@@ -72,6 +74,15 @@ impl Collector {
             origin: None,
             shape: Shape::Text,
         }];
+        Ok(())
+    }
+
+    /// Rows that were kept have the columns that were described before them.
+    fn expect_no_description(&self) -> Result<(), WireError> {
+        match self.set.columns.is_empty() && self.seen == 0 {
+            true => Ok(()),
+            false => Err(WireError::Protocol("the columns of a result are described twice or too late")),
+        }
     }
 
     /// Takes a DataRow of `bytes` bytes off the channel.
@@ -106,14 +117,15 @@ impl Collector {
 
     /// Takes a CopyData of `bytes` bytes off the channel. The server sends one for each line.
     pub(super) async fn copy_data(&mut self, channel: &mut Channel, bytes: usize) -> Result<(), WireError> {
+        let Some(binary) = self.copied else { return Err(WireError::Protocol("COPY data comes unannounced")) };
         if !self.wants_row() {
             return channel.skip(bytes).await;
         }
         let mut cost = 0;
         let Some(cell) = self.cell(channel, false, bytes, &mut cost).await? else { return Ok(()) };
         let cell = match cell {
-            Cell::Text(text) if self.binary => Cell::Text(hex(text.as_bytes())),
-            Cell::Bytes(bytes) if self.binary => Cell::Text(hex(&bytes)),
+            Cell::Text(text) if binary => Cell::Text(hex(text.as_bytes())),
+            Cell::Bytes(bytes) if binary => Cell::Text(hex(&bytes)),
             Cell::Text(mut text) => {
                 text.truncate(text.strip_suffix('\n').unwrap_or(&text).len());
                 Cell::Text(text)

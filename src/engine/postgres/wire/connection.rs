@@ -231,9 +231,14 @@ impl Connection {
 
     /// Reads how a statement ended, where a Sync was sent after it.
     async fn ending(&mut self, kept: &mut Collector) -> Result<Ending, WireError> {
-        let mut ending = None;
+        let mut ending: Option<Ending> = None;
         loop {
-            match self.event(kept).await? {
+            let event = self.event(kept).await?;
+            // What ended can only fail once more, where its transaction is committed.
+            if ending.is_some() && !matches!(event, Event::Error(_) | Event::Ready(_)) {
+                return Err(WireError::Protocol("a statement was answered twice"));
+            }
+            match event {
                 Event::Complete(tag) => ending = Some(Ok(Some(tag))),
                 Event::Suspended | Event::Empty => ending = Some(Ok(None)),
                 Event::Error(error) => ending = Some(Err(error)),
@@ -269,7 +274,7 @@ impl Connection {
     /// Reads how a statement ended, where no Sync was sent after it, and gives it `data` if it wants some.
     async fn ending_with_data(&mut self, kept: &mut Collector, data: &[u8]) -> Result<Ending, WireError> {
         let mut synced = false;
-        let ending = loop {
+        let mut ending = loop {
             match self.event(kept).await? {
                 Event::Complete(tag) => break Ok(Some(tag)),
                 Event::Suspended | Event::Empty => break Ok(None),
@@ -290,7 +295,13 @@ impl Connection {
         if !synced {
             frontend::sync(self.channel.out());
         }
-        let Event::Ready(status) = self.event(kept).await? else {
+        let mut event = self.event(kept).await?;
+        // What ended can fail once more, where its transaction is committed.
+        if let Event::Error(error) = event {
+            ending = Err(error);
+            event = self.event(kept).await?;
+        }
+        let Event::Ready(status) = event else {
             return Err(WireError::Protocol("the server is not ready after a statement"));
         };
         self.status = status;
@@ -333,7 +344,7 @@ impl Connection {
                 ROW_DESCRIPTION_TAG => channel.body(bytes, bytes, |body| kept.describe(body)).await??,
                 COPY_OUT_RESPONSE_TAG => {
                     let binary = channel.body(bytes, 1, |body| body == [1]).await?;
-                    kept.describe_copy(binary);
+                    kept.describe_copy(binary)?;
                 }
                 NOTICE_RESPONSE_TAG => {
                     let fields = channel.body(bytes, TEXT_BYTES_MAX, Fields::read).await?;

@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::message::{CallerText, Fields};
 use crate::engine::postgres::NetError;
+use crate::engine::{DISK_FULL, DISK_FULL_HINT};
 use crate::model::{Code, Failure};
 
 /// An error that the server reported.
@@ -185,7 +186,8 @@ impl From<WireError> for Failure {
         let fail = |code, message: &str| Self::new(code, message);
         let failure = match &error {
             WireError::Statement(e) => return statement_failure(e),
-            WireError::Net(_) => fail(Code::PostgresConnectionFailed, &audit),
+            WireError::Net(_) => fail(Code::PostgresConnectionFailed, &audit)
+                .hint("see `pgsandbox doctor`; the call may be repeated once the server answers"),
             WireError::Auth(_) => fail(Code::PostgresAuthFailed, &audit),
             WireError::Refused(e) if e.sqlstate() == "53300" => {
                 fail(Code::Busy, "the sandbox has as many sessions as it may have")
@@ -197,7 +199,8 @@ impl From<WireError> for Failure {
             WireError::Impostor => {
                 fail(Code::PostgresAuthFailed, &audit).hint("see which server listens at the profile's address")
             }
-            WireError::Protocol(_) => fail(Code::PostgresConnectionFailed, &audit),
+            WireError::Protocol(_) => fail(Code::PostgresConnectionFailed, &audit)
+                .hint("see which server listens at the profile's address, and what is between it and here"),
             WireError::Lost(_) | WireError::Ended(_) => {
                 fail(Code::PostgresConnectionFailed, "the server ended the session while the statement ran")
                     .hint("see what the statement has done before trying again")
@@ -245,8 +248,11 @@ fn statement_failure(error: &ServerError) -> Failure {
         None => error.message().expose().to_owned(),
     };
     let mut failure = Failure::new(code, message).audit(error.to_string());
+    if code == Code::DiskFull {
+        failure = failure.hint(DISK_FULL_HINT);
+    }
     let hint = || (error.sqlstate() == "08P01").then(|| "give one value for each parameter as `params`".to_owned());
-    failure.hint = error.hint().map(|h| h.expose().to_owned()).or_else(hint);
+    failure.hint = error.hint().map(|h| h.expose().to_owned()).or_else(hint).or(failure.hint);
     // A serialisation failure asks for nothing but a second try.
     failure.retryable |= error.sqlstate() == "40001";
     let detail = failure.detail_mut();
@@ -267,6 +273,7 @@ fn statement_code(sqlstate: &str) -> Code {
         "25006" => Code::ReadonlyViolation,
         "55P03" | "40P01" => Code::LockTimeout,
         "57014" => Code::StatementTimeout,
+        DISK_FULL => Code::DiskFull,
         _ if sqlstate.starts_with("23") => Code::ConstraintViolation,
         _ => Code::SqlFailed,
     }

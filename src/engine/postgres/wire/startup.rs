@@ -175,12 +175,13 @@ async fn greet(mut channel: Channel) -> Result<Started, WireError> {
         match tag {
             PARAMETER_STATUS_TAG => channel.body(bytes, MESSAGE_BYTES_MAX, |body| pinned.note(body)).await?,
             BACKEND_KEY_DATA_TAG => {
-                key_data = channel.body(bytes, 8, |body| Some((*body.first_chunk()?, *body.last_chunk()?))).await?;
+                let read = |body: &[u8]| (bytes == 8).then_some((*body.first_chunk()?, *body.last_chunk()?));
+                key_data = channel.body(bytes, 8, read).await?;
             }
             NOTICE_RESPONSE_TAG => channel.skip(bytes).await?,
             ERROR_RESPONSE_TAG => return Err(refusal(&mut channel, bytes).await?),
             READY_FOR_QUERY_TAG => {
-                let status = channel.body(bytes, 1, TxStatus::read).await??;
+                let status = channel.body(bytes, bytes.min(2), TxStatus::read).await??;
                 let (true, Some((process_id, key))) = (status == TxStatus::Idle, key_data) else {
                     return Err(WireError::Protocol("the server's greeting is incomplete"));
                 };

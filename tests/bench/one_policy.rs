@@ -1,0 +1,199 @@
+//! One evaluation, three ways: in a fresh instance as the program does it, in one that is used again and again, and
+//! the same rule written natively.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+
+use pgsandbox::config::policies::defaults;
+use pgsandbox::model::{Charge, Context, Obligation, PolicyDecision, Verdict};
+use pgsandbox::policy::wasm::{Host, HostSettings};
+use pgsandbox::policy::{Bundled, Loader as _, Request, Spec};
+use wasmtime::component::{Component, Linker};
+use wasmtime::{Config, Engine, Store};
+
+use super::Effort;
+use super::report::{Report, Samples, Target};
+
+mod bindings {
+    wasmtime::component::bindgen!({ path: "wit", world: "policy" });
+}
+
+use bindings::pgsandbox::policy::types as wit;
+
+/// A rule written natively.
+type Rule = Box<dyn Fn(&Context) -> PolicyDecision>;
+
+/// Evaluations of one reused instance: its allocator takes nothing back.
+const REUSED_MAX: usize = 500;
+
+pub fn measure(report: &mut Report, effort: Effort, bundled: &[Bundled], context: &Context) {
+    let host = Host::new(&HostSettings::default()).unwrap();
+    let specs = defaults(bundled).unwrap();
+    let twins: [(&str, Option<Rule>); 3] = [
+        ("row-limit", Some(Box::new(row_limit()))),
+        ("rate-limit", Some(Box::new(rate_limit()))),
+        ("statement-guard", None),
+    ];
+    for (name, twin) in twins {
+        let spec = specs.iter().find(|spec| spec.name == name).unwrap();
+        let configured = host.load(spec).unwrap().configure(&spec.settings).unwrap();
+        let request = Request { context, balances: &[], with_text: false };
+        let expected = configured.evaluator.evaluate(&request).answer.unwrap();
+        let mut reused = Reused::new(spec);
+        let (mut fresh, mut again, mut native) = (Samples::default(), Samples::default(), Samples::default());
+        for _ in 0..effort.samples(5000) {
+            let evaluation = fresh.time(|| configured.evaluator.evaluate(black_box(&request)));
+            assert_eq!(evaluation.answer.as_ref(), Ok(&expected));
+            reused.evaluate(context, &mut again);
+            if let Some(twin) = &twin {
+                let answer = native.time(|| twin(black_box(context)));
+                assert_eq!(answer, expected, "the twin of `{name}` is none");
+            }
+        }
+        let measure = format!("one evaluation, fresh instance, `{name}`, p50");
+        let target = if name == "row-limit" { Target::UsMax(6.0) } else { Target::None };
+        report.time(&measure, fresh.median(), Some(("in a reused instance", again.median())), target);
+        let mut parts = vec![
+            ("a store, an instance and its end (fresh less reused)", fresh.median() - again.median()),
+            ("the request handed over, the rule, the answer taken (reused)", again.median()),
+        ];
+        if twin.is_some() {
+            let floor = Some(("the same rule natively", native.median()));
+            report.time(format!("… in a reused instance, `{name}`"), again.median(), floor, Target::None);
+            parts.push(("the rule alone (natively)", native.median()));
+        }
+        report.profile(&measure, parts);
+    }
+}
+
+/// The rule of `row-limit`, with the bundled settings.
+fn row_limit() -> impl Fn(&Context) -> PolicyDecision {
+    let demands = BTreeMap::from([(
+        "run_sql".to_owned(),
+        vec![Obligation::MaxRows(1000), Obligation::MaxResultBytes(262_144), Obligation::StatementTimeoutMs(300_000)],
+    )]);
+    move |context| PolicyDecision {
+        verdict: Verdict::Abstain,
+        obligations: demands.get(context.operation).cloned().unwrap_or_default(),
+        charges: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+/// The rule of `rate-limit`, with the bundled settings.
+fn rate_limit() -> impl Fn(&Context) -> PolicyDecision {
+    let costs: BTreeMap<String, u32> = BTreeMap::new();
+    move |context| PolicyDecision {
+        verdict: Verdict::Abstain,
+        obligations: Vec::new(),
+        charges: vec![Charge {
+            bucket: context.impact.as_str().to_owned(),
+            cost: costs.get(context.operation).copied().unwrap_or(1),
+        }],
+        warnings: Vec::new(),
+    }
+}
+
+/// One instance for many evaluations, with fuel and clock as the program has them.
+struct Reused {
+    engine: Engine,
+    linker: Linker<()>,
+    component: Component,
+    settings: String,
+    instance: Option<(Store<()>, bindings::Policy)>,
+    evaluations: usize,
+}
+
+impl Reused {
+    fn new(spec: &Spec) -> Self {
+        let mut config = Config::new();
+        config.consume_fuel(true).epoch_interruption(true).concurrency_support(false);
+        config.cranelift_nan_canonicalization(true);
+        let engine = Engine::new(&config).unwrap();
+        let component = Component::new(&engine, spec.component.bytes()).unwrap();
+        let linker = Linker::new(&engine);
+        Self { engine, linker, component, settings: spec.settings.clone(), instance: None, evaluations: 0 }
+    }
+
+    fn evaluate(&mut self, context: &Context, samples: &mut Samples) {
+        if self.evaluations.is_multiple_of(REUSED_MAX) {
+            let mut store = Store::new(&self.engine, ());
+            refuel(&mut store);
+            let policy = bindings::Policy::instantiate(&mut store, &self.component, &self.linker).unwrap();
+            policy.call_configure(&mut store, &self.settings).unwrap().unwrap();
+            self.instance = Some((store, policy));
+        }
+        self.evaluations += 1;
+        let (store, policy) = self.instance.as_mut().unwrap();
+        samples.time(|| {
+            refuel(store);
+            policy.call_evaluate(store, &shown(context)).unwrap()
+        });
+    }
+}
+
+fn refuel(store: &mut Store<()>) {
+    store.set_fuel(1 << 40).unwrap();
+    store.set_epoch_deadline(1 << 20);
+}
+
+/// The facts that the measured request holds, as a policy is shown them.
+fn shown(context: &Context) -> wit::Request {
+    let sandbox = context.sandbox.as_ref().unwrap();
+    let server = context.server.as_ref().unwrap();
+    wit::Request {
+        phase: wit::Phase::Before,
+        operation: context.operation.to_owned(),
+        impact: wit::Impact::Writes,
+        principal: wit::Principal {
+            subject: context.principal.subject.clone(),
+            owner: context.principal.owner.clone(),
+            groups: context.principal.groups.clone(),
+            transport: wit::Transport::Stdio,
+            client: context.principal.client.clone(),
+        },
+        group_owner: None,
+        now_ms: context.now.unix_ms(),
+        server: Some(wit::Server {
+            profile: server.profile.clone(),
+            engine: server.engine.clone(),
+            major: server.major,
+            managed: server.managed,
+        }),
+        sandbox: Some(wit::Sandbox {
+            id: sandbox.id.to_string(),
+            name: sandbox.name.clone(),
+            owner: sandbox.owner.clone(),
+            group_owner: None,
+            labels: Vec::new(),
+            origin: wit::Origin::Empty,
+            age_seconds: 0,
+            seconds_left: 3600,
+            bytes: sandbox.bytes,
+        }),
+        principal_usage: context.principal_usage.map(|usage| wit::Usage { live: usage.live, bytes: usage.bytes }),
+        group_usage: None,
+        balances: Vec::new(),
+        statements: vec![wit::Statement {
+            class: wit::StatementClass::Read,
+            tag: context.statements[0].tag.clone(),
+            traits: wit::StatementTraits::empty(),
+            relations: Vec::new(),
+            functions: Vec::new(),
+            read_only_safe: true,
+            text: None,
+        }],
+        clone_source: None,
+        requested: wit::Requested {
+            ttl_minutes: None,
+            rows: None,
+            timeout_ms: None,
+            read_only: false,
+            credentials: None,
+            labels: Vec::new(),
+            extensions: Vec::new(),
+            command: Vec::new(),
+        },
+        outcome: None,
+    }
+}

@@ -1,0 +1,111 @@
+//! A sandbox keeps another one, or this program, from what is theirs to do: by holding on to what they need.
+
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::attempts::Way;
+use super::room::{Outcome, Room, is_whole};
+use crate::program::{Stdio, Transport};
+
+const CATEGORY: &str = "other owner";
+const METADATA: &str = "metadata";
+
+/// Another sandbox is removed although this one holds its roles and its database in an open, or a prepared, transaction.
+pub(super) fn removals_are_not_held_up(room: &mut Room<'_>) {
+    let holds = [
+        ("a grant to its roles", "CREATE TABLE held_1 (a int); GRANT SELECT ON held_1 TO {o}, {r}"),
+        ("settings of one's own in its database", "ALTER ROLE {me} IN DATABASE {d} SET work_mem = '2MB'"),
+        ("a policy for its role", "CREATE TABLE held_2 (a int); CREATE POLICY p ON held_2 TO {o}"),
+        ("default privileges for its role", "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {o}"),
+        ("a right to one's own database", "GRANT CONNECT ON DATABASE {mine} TO {o}"),
+        ("a row that its grant is in", "GRANT SELECT ON held_before TO {o}; ALTER TABLE held_before ADD b int"),
+    ];
+    let held = room.log_in(&Way::Owner(None)).unwrap();
+    room.wait(held.batch_execute("CREATE TABLE held_before (a int)")).unwrap();
+    for (number, (what, sql)) in holds.into_iter().enumerate() {
+        for prepared in [false, true] {
+            // Each waits for locks for some seconds.
+            if !is_whole() && (number > 1 || prepared && number > 0) {
+                continue;
+            }
+            let made = room.victim.call("create_database", &json!({"nameHint": "held"}));
+            let (id, name) =
+                (made["result"]["databaseId"].clone(), made["result"]["databaseName"].as_str().unwrap().to_owned());
+            let owner = made["result"]["roleName"].as_str().unwrap().to_owned();
+            let sql = sql
+                .replace("{o}", &owner)
+                .replace("{r}", &owner.replace("_role", "_ro"))
+                .replace("{d}", &name)
+                .replace("{me}", &room.mine.owner.0)
+                .replace("{mine}", &room.mine.database);
+            let client = room.log_in(&Way::Owner(None)).unwrap();
+            // What is committed is found, and removed, whoever holds it now.
+            room.wait(client.batch_execute(&format!("GRANT SELECT ON held_before TO {owner}"))).unwrap();
+            let end = if prepared { format!("; PREPARE TRANSACTION 'held {number}'") } else { String::new() };
+            let began = room.wait(client.batch_execute(&format!("BEGIN; {sql}{end}")));
+            assert!(began.is_ok(), "{what}: {began:?}");
+            let gone = room.victim.call("delete_database", &json!({"databaseId": id, "wait": true}));
+            let title = format!("a removal is held up by {what}{}", if prepared { ", prepared" } else { "" });
+            let mut found = Vec::new();
+            if gone["result"]["deleted"] != true {
+                found.push(format!("it was not removed: {gone}"));
+            }
+            let left = room.superuser(room.admin, &format!(
+                "SELECT rolname FROM pg_roles WHERE rolname LIKE '{name}%' UNION SELECT datname FROM pg_database WHERE datname = '{name}'"
+            ));
+            if !left.is_empty() {
+                found.push(format!("left: {left}"));
+            }
+            room.report.note(CATEGORY, &title, Outcome::Ran, &found);
+            drop(client);
+            if prepared {
+                let client = room.log_in(&Way::Owner(None)).unwrap();
+                // Gone already, where it was in the way.
+                room.wait(client.batch_execute(&format!("ROLLBACK PREPARED 'held {number}'"))).ok();
+            }
+        }
+    }
+    room.accept();
+}
+
+/// Sandboxes are made although one that may log in to the admin's database holds every lock that making them takes.
+pub(super) fn the_programs_locks_are_its_own(room: &mut Room<'_>) {
+    let quota = |scope: &str| {
+        let digest = Sha256::digest(format!("pgsandbox quota\0pgsandbox\0{scope}\0victor\0"));
+        i64::from_be_bytes(digest[..8].try_into().unwrap())
+    };
+    let locks = [
+        ("the lock of migrations", format!("SELECT pg_advisory_lock({})", 0x7067_7362_6d69_6772_i64)),
+        (
+            "the locks of servers to come",
+            "SELECT pg_advisory_lock(1346851650, g) FROM generate_series(1, 1000) g".to_owned(),
+        ),
+        ("the lock of an owner's quota", format!("SELECT pg_advisory_lock({})", quota("principal"))),
+        ("the lock of an owner's ungrouped quota", format!("SELECT pg_advisory_lock({})", quota("ungrouped"))),
+    ];
+    for who in [Way::Owner(Some("home".into())), Way::Reader(Some("home".into()))] {
+        for (what, sql) in &locks {
+            if !is_whole() && matches!(who, Way::Reader(_)) {
+                continue;
+            }
+            let client = room.log_in(&who).unwrap();
+            let held = room.wait(client.batch_execute(&format!("SET lock_timeout = '100ms'; {sql}")));
+            let mut victim =
+                Stdio::start_with(&room.home, &[("PGSANDBOX_OWNER", "victor")], std::process::Stdio::inherit());
+            let made = victim.call("create_database", &json!({"nameHint": "locked"}));
+            let mut found = Vec::new();
+            if made["ok"] == true {
+                let gone =
+                    victim.call("delete_database", &json!({"databaseId": made["result"]["databaseId"], "wait": true}));
+                assert_eq!(gone["result"]["deleted"], true, "{gone:#}");
+            } else {
+                found.push(format!("no sandbox was made: {made}"));
+            }
+            assert!(victim.finish().success());
+            // One of the numbers is a living server's.
+            let outcome = if held.is_ok() { Outcome::Ran } else { Outcome::Below };
+            room.report.note(METADATA, &format!("{what} is held, {who:?}"), outcome, &found);
+        }
+    }
+    room.accept();
+}

@@ -1,0 +1,134 @@
+//! Every limit that the program declares, with the test that breaks it.
+//!
+//! `limits/table.tsv` has a row for each number and each time that a constant of `src` holds: a limit's row says what
+//! becomes of whatever is over it, and which tests go there; what is no limit says so. A constant without a row fails
+//! here, as does a row for a constant or a test that does not exist. `tests/proofs/limits` runs the tests of the table.
+//! The modules below are the breakers that belong to no one part.
+
+mod arguments;
+mod configured;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The rows: file below `src`, constant, kind, tests, what happens.
+const TABLE: &str = include_str!("limits/table.tsv");
+/// What a row can be, with whether it needs a breaker.
+const KINDS: [(&str, bool); 5] = [
+    // whatever is over it is refused, with this code or these words
+    ("refuses", true),
+    // whatever is over it is left out, and said to be
+    ("cuts", true),
+    // it ends, or is given up, after this time or so many attempts
+    ("ends", true),
+    // so much is kept; the rest is given back, and nothing is lost
+    ("keeps", true),
+    // nothing can be over it: a format, a rhythm, a part of another
+    ("is", false),
+];
+/// Rows without a breaker that ought to have one, with the reason in the last column: not more than these.
+const UNBROKEN_MAX: usize = 47;
+
+struct Row<'a> {
+    file: &'a str,
+    name: &'a str,
+    kind: &'a str,
+    tests: Vec<&'a str>,
+    what: &'a str,
+}
+
+fn rows() -> Vec<Row<'static>> {
+    let lines = TABLE.lines().filter(|line| !line.starts_with('#'));
+    let rows = lines.map(|line| {
+        let fields: Vec<_> = line.split('\t').collect();
+        let [file, name, kind, tests, what] = fields[..] else { panic!("not five fields: {line}") };
+        let tests = if tests == "-" { Vec::new() } else { tests.split(' ').collect() };
+        Row { file, name, kind, tests, what }
+    });
+    rows.collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Finds the constants of `src` that hold a number or a time, those of tests left out.
+fn constants() -> BTreeSet<(String, String)> {
+    fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                files(&path, found);
+            } else if path.extension().is_some_and(|end| end == "rs")
+                && !path.file_stem().unwrap().to_str().unwrap().ends_with("tests")
+            {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    files(&root().join("src"), &mut found);
+    let mut constants = BTreeSet::new();
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap();
+        let file = path.strip_prefix(root().join("src")).unwrap().to_str().unwrap();
+        // A module's own tests are its last item.
+        let end = text.lines().position(|line| line.starts_with("mod tests {")).unwrap_or(usize::MAX);
+        for line in text.lines().take(end) {
+            let item =
+                line.trim_start().trim_start_matches("pub").trim_start_matches("(super)").trim_start_matches("(crate)");
+            let Some((name, rest)) = item.trim_start().strip_prefix("const ").and_then(|item| item.split_once(": "))
+            else {
+                continue;
+            };
+            let kind = rest.split(" =").next().unwrap_or(rest);
+            let kind = kind.rsplit("::").next().unwrap_or(kind);
+            let number = ["u8", "u16", "u32", "u64", "u128", "usize", "i32", "i64", "i128", "f64"].contains(&kind);
+            let bound = number || kind == "Duration" || kind.starts_with("RangeInclusive<");
+            if bound && name != "_" && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_') {
+                constants.insert((file.to_owned(), name.to_owned()));
+            }
+        }
+    }
+    constants
+}
+
+#[test]
+fn every_number_that_src_declares_has_a_row_and_every_row_a_number() {
+    let constants = constants();
+    assert!(constants.len() > 200, "the scan finds {} constants", constants.len());
+    let mut listed = BTreeSet::new();
+    for row in rows() {
+        let twice = !listed.insert((row.file.to_owned(), row.name.to_owned()));
+        assert!(!twice, "`{}` of `{}` has two rows", row.name, row.file);
+    }
+    let missing: Vec<_> = constants.difference(&listed).collect();
+    assert!(missing.is_empty(), "add rows to tests/it/limits/table.tsv for {missing:#?}");
+    let gone: Vec<_> = listed.difference(&constants).collect();
+    assert!(gone.is_empty(), "these rows of tests/it/limits/table.tsv have no constant: {gone:#?}");
+}
+
+#[test]
+fn every_limit_names_tests_that_exist() {
+    let mut unbroken = Vec::new();
+    for Row { file, name, kind, tests, what } in rows() {
+        let Some((_, needs)) = KINDS.iter().find(|(known, _)| *known == kind) else {
+            panic!("`{kind}` of `{name}` in `{file}` is none of {KINDS:?}");
+        };
+        assert!(!what.is_empty(), "`{name}` of `{file}` does not say what happens");
+        assert!(*needs || tests.is_empty(), "`{name}` of `{file}` is no limit, and has a breaker");
+        if *needs && tests.is_empty() {
+            assert!(what.contains("not broken: "), "`{name}` of `{file}` has no breaker, and does not say why");
+            unbroken.push(format!("{file} {name}"));
+        }
+        for test in tests {
+            let (file, function) = test.split_once("::").unwrap_or_else(|| panic!("`{test}` is no FILE::TEST"));
+            let text = fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{test}: {e}"));
+            let at = text.find(&format!("fn {function}(")).unwrap_or_else(|| panic!("there is no `{test}`"));
+            let head = text[..at].lines().rev().take(4).collect::<String>();
+            assert!(head.contains("test]") || head.contains("test("), "`{test}` is no test");
+        }
+    }
+    assert!(unbroken.len() <= UNBROKEN_MAX, "{} limits have no breaker: {unbroken:#?}", unbroken.len());
+}
