@@ -104,7 +104,7 @@ fn home(cluster: &Cluster, counting: &Counting) -> Home {
     let config = home.path().join("config.json");
     let url = cluster.superuser_url().replace(&format!(":{}/", cluster.port), &format!(":{}/", counting.port));
     // The other is never used: it is what the home stops at its end.
-    let content = json!({"profiles": [
+    let content = json!({"defaultProfile": PROFILE, "profiles": [
         {"name": PROFILE, "adminUrl": url, "databasePrefix": "trips"}, {"name": "local", "managedLocal": true}]});
     std::fs::write(&config, content.to_string()).unwrap();
     home.with("PGSANDBOX_CONFIG", config.to_str().unwrap())
