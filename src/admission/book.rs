@@ -96,7 +96,19 @@ impl dyn Book + '_ {
         if charges.is_empty() {
             return Ok(());
         }
-        self.update(&account.owner, &mut |entries| take(entries, account, charges, now))
+        let mut overlong = false;
+        let taken = self.update(&account.owner, &mut |entries| {
+            overlong = shorten_all(entries, account, charges.iter().map(of_charge), now);
+            take(entries, account, charges, now)
+        });
+        if taken.is_err() && overlong {
+            // A refusal keeps nothing, and without this the next call would find the bucket as empty as this one did.
+            self.update(&account.owner, &mut |entries| {
+                shorten_all(entries, account, charges.iter().map(of_charge), now);
+                Ok(())
+            })?;
+        }
+        taken
     }
 
     /// Says what [`charge`](Self::charge) would, on a copy.
@@ -136,16 +148,24 @@ impl dyn Book + '_ {
     ///
     /// # Errors
     /// Fails if the account cannot be read.
-    pub fn balances(
+    pub fn balances<'a>(
         &self,
         account: &Account,
-        buckets: &[(String, Bucket)],
+        buckets: &'a [(String, Bucket)],
         now: Timestamp,
     ) -> Result<Vec<Balance>, BookError> {
         if buckets.is_empty() {
             return Ok(Vec::new());
         }
-        let entries = self.read(&account.owner)?;
+        let of_bucket = |(policy, bucket): &'a (String, Bucket)| (policy.as_str(), bucket);
+        let mut entries = self.read(&account.owner)?;
+        // Also for a policy that refuses by what is left, and so never comes to a charge.
+        if shorten_all(&mut entries, account, buckets.iter().map(of_bucket), now) {
+            self.update(&account.owner, &mut |entries| {
+                shorten_all(entries, account, buckets.iter().map(of_bucket), now);
+                Ok(())
+            })?;
+        }
         let balances = buckets.iter().map(|(policy, bucket)| {
             let keys = account.keys(policy, &bucket.name);
             let remaining = keys.map(|key| remaining(&entries, &key, bucket, unix_ns(now))).min().unwrap_or(0);
@@ -297,6 +317,32 @@ fn remaining(entries: &Entries, key: &Key, bucket: &Bucket, now_ns: u64) -> u32 
     }
 }
 
+/// Sets buckets that are noted to fill later than an empty one of their present quota to empty as of now, and returns
+/// whether there were any: quotas that filled more slowly, or a clock that was ahead, left them so. What was used up
+/// stays used up, and comes back at the pace of the quota that is in force.
+fn shorten_all<'a>(
+    entries: &mut Entries,
+    account: &Account,
+    buckets: impl Iterator<Item = (&'a str, &'a Bucket)>,
+    now: Timestamp,
+) -> bool {
+    let mut any = false;
+    for (policy, bucket) in buckets {
+        let empty_until_ns = unix_ns(now).saturating_add(empty_ns(bucket));
+        for key in account.keys(policy, &bucket.name) {
+            if let Some(full_at_ns) = entries.0.get_mut(&key).filter(|full_at_ns| **full_at_ns > empty_until_ns) {
+                *full_at_ns = empty_until_ns;
+                any = true;
+            }
+        }
+    }
+    any
+}
+
+fn of_charge(charge: &KeyedCharge) -> (&str, &Bucket) {
+    (&charge.policy, &charge.bucket)
+}
+
 fn forget_full(entries: &mut Entries, now_ns: u64) {
     entries.0.retain(|_, full_at_ns| *full_at_ns > now_ns);
 }
@@ -311,8 +357,7 @@ impl Staged {
     /// A bucket cannot be emptier than empty: were the clock set back, or the bucket made smaller, it counts as empty.
     fn new(entries: &Entries, key: &Key, bucket: &Bucket, now_ns: u64) -> Self {
         let full_at_ns = entries.0.get(key).copied().unwrap_or(now_ns);
-        let empty_ns = interval_ns(bucket).saturating_mul(u64::from(bucket.burst));
-        Self { full_in_ns: Cell::new(full_at_ns.saturating_sub(now_ns).min(empty_ns)), now_ns }
+        Self { full_in_ns: Cell::new(full_at_ns.saturating_sub(now_ns).min(empty_ns(bucket))), now_ns }
     }
 
     fn full_at_ns(&self) -> u64 {
@@ -349,6 +394,11 @@ fn interval_ns(bucket: &Bucket) -> u64 {
     let interval_ns = u128::from(bucket.interval_ms) * 1_000_000;
     let one_ns = interval_ns.div_ceil(u128::from(bucket.per_interval.max(1)));
     u64::try_from(one_ns).unwrap_or(u64::MAX).max(1)
+}
+
+/// Returns the time in which an empty bucket is full again.
+fn empty_ns(bucket: &Bucket) -> u64 {
+    interval_ns(bucket).saturating_mul(u64::from(bucket.burst))
 }
 
 fn unix_ns(now: Timestamp) -> u64 {
