@@ -183,6 +183,7 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
         | EngineError::Auth { .. }
         | EngineError::Busy { .. }
         | EngineError::Unsupported(_)
+        | EngineError::Unsuited { .. }
         | EngineError::Known(_) => false,
     }
 }
