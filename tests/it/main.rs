@@ -16,6 +16,7 @@ mod cases;
 mod config;
 mod crash;
 mod engine;
+mod first_use;
 mod harness;
 mod hostile;
 mod labelled;
