@@ -18,6 +18,7 @@ mod crash;
 mod durability;
 mod engine;
 mod escapes;
+mod first_use;
 mod harness;
 mod hostile;
 mod labelled;
