@@ -94,11 +94,6 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns whether this program manages the server itself.
     fn managed(&self) -> bool;
 
-    /// Returns whether the profile's metadata is on the very server that the sandboxes are on, in one write-ahead log.
-    fn keeps_metadata_beside(&self) -> bool {
-        false
-    }
-
     /// Returns the major version, where it is known without starting or asking anything.
     fn known_major(&self) -> Option<u16>;
 

@@ -248,6 +248,7 @@ impl Core {
         if let Some((profile, sandbox)) = self.0.decided.take(permit.grant().request_id, id)
             && granted.is_none_or(|name| name == profile.name())
         {
+            profile.check_engine(&sandbox)?;
             return Ok((profile, sandbox));
         }
         self.locate_granted(permit.grant(), id).await

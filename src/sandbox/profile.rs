@@ -95,8 +95,7 @@ impl Profile {
         if settings.default_ttl_minutes == 0 || settings.default_ttl_minutes > settings.max_ttl_minutes {
             return Err(fault(format!("the default life is not between 1 and {} minutes", settings.max_ttl_minutes)));
         }
-        let store = Store::new(name, &settings.prefix, sessions, Arc::clone(&points))
-            .journal_beside_sandboxes(engine.keeps_metadata_beside());
+        let store = Store::new(name, &settings.prefix, sessions, Arc::clone(&points));
         Ok(Self {
             name: name.to_owned(),
             settings,

@@ -43,8 +43,6 @@ pub struct Store {
     prefix: String,
     sessions: Arc<dyn Sessions>,
     points: Arc<dyn FailPoints>,
-    /// Whether what is written here is in one write-ahead log with what it is written about.
-    beside_sandboxes: bool,
     /// Our number among the servers on this metadata; 0 until the store is open.
     number: AtomicI32,
     /// The session whose lock says that we live.
@@ -67,30 +65,8 @@ impl Store {
             prefix: prefix.to_owned(),
             sessions,
             points,
-            beside_sandboxes: false,
             number: AtomicI32::new(0),
             presence: Mutex::default(),
-        }
-    }
-
-    /// Says that the sandboxes are on the metadata's own server: rows and journal lines need not be synced before the
-    /// act that they announce.
-    ///
-    /// One server has one write-ahead log, which survives a crash up to some point and not beyond. Whatever of an act
-    /// survives was written after its line, so the line survives as well. What a caller is told is synced when it is
-    /// told, and with it all that was written before.
-    #[must_use]
-    pub fn journal_beside_sandboxes(mut self, beside: bool) -> Self {
-        self.beside_sandboxes = beside;
-        self
-    }
-
-    /// Returns an expression that, evaluated in a transaction, says how durable its commit is.
-    fn until_the_next_sync(&self) -> &'static str {
-        if self.beside_sandboxes {
-            "pg_catalog.set_config('synchronous_commit', 'off', true)"
-        } else {
-            "pg_catalog.current_setting('synchronous_commit')"
         }
     }
 

@@ -50,18 +50,14 @@ pub enum BeginDelete {
 const HELD: &str = "p.id = $1 and p.holder = $2 and p.epoch = $3 and p.state in ('running', 'undoing')";
 
 impl Store {
-    /// Writes a journal line. Where the sandboxes are on the metadata's own server it is not synced by itself: see
-    /// [`Store::journal_beside_sandboxes`].
+    /// Writes a journal line.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if the plan has changed hands.
     pub async fn note(&self, held: &Held, step: &str, mark: Mark) -> Result<(), StoreError> {
         let sql = format!(
-            "with held as (select p.id, p.epoch from pgsandbox.plans p where {HELD} for update),
-                  durability as materialized (select {} as set)
-             insert into pgsandbox.journal (plan_id, epoch, step, mark)
-             select held.id, held.epoch, $4, $5 from held, durability",
-            self.until_the_next_sync()
+            "with held as (select p.id, p.epoch from pgsandbox.plans p where {HELD} for update)
+             insert into pgsandbox.journal (plan_id, epoch, step, mark) select id, epoch, $4, $5 from held"
         );
         let point = match mark {
             Mark::Intent => "note-intent",
@@ -288,14 +284,12 @@ impl Store {
         let me = self.number()?;
         self.pass("begin-delete-commit").await?;
         let sql = format!(
-            "with durability as materialized (select {} as set),
-                  b as (update pgsandbox.sandboxes b set state = 'deleting' from durability
+            "with b as (update pgsandbox.sandboxes b set state = 'deleting'
                         where b.id = $1 and b.prefix = $2 and b.state = 'ready' and (not $3 or b.expires_at <= now())
                         returning b.*),
                   p as (insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
                         select $4, b.id, 'delete', 'running', $5, $6 from b)
-             select {SANDBOX_COLUMNS} from b",
-            self.until_the_next_sync()
+             select {SANDBOX_COLUMNS} from b"
         );
         let row = session
             .query_typed_opt(

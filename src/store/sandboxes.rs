@@ -119,9 +119,6 @@ impl Store {
     /// Writes a sandbox's row and its plan, if the quotas allow: one transaction, in which reservations of the same
     /// owner, then of the same group owner, wait for each other.
     ///
-    /// Its commit is synced with the sandbox's last step, before which nobody is told of it; see
-    /// [`Store::journal_beside_sandboxes`].
-    ///
     /// Each lock and each count is a statement of its own: in READ COMMITTED a statement sees what was committed
     /// before *it* began, so the count sees what the last holder of the lock wrote.
     ///
@@ -144,8 +141,8 @@ impl Store {
         });
         for bucket in &buckets {
             let key = bucket.lock_key(&self.prefix);
-            let lock = format!("select pg_catalog.pg_advisory_xact_lock($1), {}", self.until_the_next_sync());
-            transaction.query_typed(&lock, &[(&key, Type::INT8)]).await.map_err(&typed)?;
+            let lock = "select pg_catalog.pg_advisory_xact_lock($1)";
+            transaction.query_typed(lock, &[(&key, Type::INT8)]).await.map_err(&typed)?;
         }
         if let Some(id) = self.replay(&transaction, new).await? {
             return Ok(Reserved::Replayed(id));

@@ -1,5 +1,5 @@
-//! What the server's own crash leaves: rows and journal lines that are not synced one by one are there all the same
-//! wherever anything is there that they announce, and what was answered stays.
+//! What the server's own crash leaves: nothing is there without the row and the line that announce it, what goes on
+//! after the crash comes to its end or is taken back, and what was answered stays.
 //!
 //! The server is stopped as by a power cut of its processes: what it had not yet written is lost.
 
@@ -80,8 +80,7 @@ async fn nothing_outlives_a_crash_of_the_server_without_its_row_and_its_line() {
     let keys = tempfile::tempdir().unwrap();
     let url = cluster.superuser_url();
     core(&url, &keys, None, Arc::new(Inert)).await.ready("local").await.unwrap();
-    let mut cuts = 0;
-    for at in (0..POINTS_MAX).step_by(usize::try_from(STRIDE).unwrap()) {
+    for (cuts, at) in (0..POINTS_MAX).step_by(usize::try_from(STRIDE).unwrap()).enumerate() {
         let cut = Arc::new(Cut {
             cluster: Arc::clone(&cluster),
             at,
@@ -113,7 +112,6 @@ async fn nothing_outlives_a_crash_of_the_server_without_its_row_and_its_line() {
             assert!(cuts > 5, "only {cuts} points were tried");
             return;
         }
-        cuts += 1;
     }
     panic!("a create passes more than {POINTS_MAX} points");
 }

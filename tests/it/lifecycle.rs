@@ -512,10 +512,18 @@ async fn selectors_are_never_overridden() {
     let malformed = Selector { database_id: Some("7".to_owned()), ..Selector::default() };
     assert_eq!(find(&core, &malformed).await, Err(Code::InvalidArguments));
     // A name in two places asks for the profile.
-    second.sql(&format!("update pgsandbox.sandboxes set database_name = '{name}'")).await;
+    let mut twin = here.id.to_string();
+    let last = if twin.ends_with('0') { '1' } else { '0' };
+    twin.replace_range(twin.len() - 1.., &last.to_string());
+    let row = format!(
+        "insert into pgsandbox.sandboxes select (jsonb_populate_record(b, jsonb_build_object('id', '{twin}',
+             'database_name', '{name}', 'owner_role', '{name}_role', 'readonly_role', '{name}_ro'))).*
+         from pgsandbox.sandboxes b"
+    );
+    second.sql(&row).await;
     let failure = core.resolve(&by_name(name)).await.unwrap_err();
     assert_eq!(failure.allowed, ["local", "remote"]);
-    assert_eq!(find(&core, &select(Some("remote"), None, None, Some(name))).await.unwrap().id, there.id);
+    assert_eq!(find(&core, &select(Some("remote"), None, None, Some(name))).await.unwrap().id.to_string(), twin);
     let default = core.resolve(&Selector::default()).await.unwrap();
     assert_eq!(default.profile.name(), "local");
 }

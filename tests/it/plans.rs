@@ -404,6 +404,6 @@ async fn a_row_whose_names_are_not_ours_drops_nothing() {
     ground.world.with(|things| things.databases.insert("precious".to_owned()));
     ground.sql("update pgsandbox.sandboxes set database_name = 'precious'").await;
     let failure = core.delete(&permit(SystemReason::Reaper), sandbox.id, Some(WAIT)).await.unwrap_err();
-    assert_eq!(failure.code, Code::Internal);
+    assert_eq!(failure.code, Code::MetadataDamaged);
     assert!(ground.world.with(|things| things.databases.contains("precious")));
 }

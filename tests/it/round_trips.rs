@@ -16,6 +16,8 @@ use super::program::{Home, Stdio, Transport};
 
 /// What a session is reset with; nobody waits for it.
 const RESET: &[u8] = b"DISCARD ALL";
+/// The profile that is counted.
+const PROFILE: &str = "counted";
 /// Calls that are counted.
 const CALLS: usize = 15;
 /// How long a reset may take to be seen.
@@ -101,7 +103,9 @@ fn home(cluster: &Cluster, counting: &Counting) -> Home {
     let home = Home::fresh();
     let config = home.path().join("config.json");
     let url = cluster.superuser_url().replace(&format!(":{}/", cluster.port), &format!(":{}/", counting.port));
-    let content = json!({"profiles": [{"name": "counted", "adminUrl": url, "databasePrefix": "trips"}]});
+    // The other is never used: it is what the home stops at its end.
+    let content = json!({"defaultProfile": PROFILE, "profiles": [
+        {"name": PROFILE, "adminUrl": url, "databasePrefix": "trips"}, {"name": "local", "managedLocal": true}]});
     std::fs::write(&config, content.to_string()).unwrap();
     home.with("PGSANDBOX_CONFIG", config.to_str().unwrap())
 }
@@ -131,10 +135,10 @@ fn a_read_costs_one_round_trip_more_than_its_statement_and_a_write_as_much() {
     let counting = Counting::before(cluster);
     let home = home(cluster, &counting);
     let mut server = Stdio::start(&home);
-    let made = server.call("create_database", &json!({}));
+    let made = server.call("create_database", &json!({"profile": PROFILE}));
     let id = made["result"]["databaseId"].as_str().unwrap_or_else(|| panic!("{made:#}")).to_owned();
     for (readonly, sql) in [(true, "select 1"), (true, "select 'a', 2.5"), (false, "create table if not exists t ()")] {
-        let input = json!({"databaseId": id, "sql": sql, "readonly": readonly});
+        let input = json!({"profile": PROFILE, "databaseId": id, "sql": sql, "readonly": readonly});
         for _ in 0..3 {
             count(&mut server, &counting, &input);
         }
@@ -148,6 +152,6 @@ fn a_read_costs_one_round_trip_more_than_its_statement_and_a_write_as_much() {
         let quiet = counted.iter().filter(|counts| counts.logins == 0 && counts.resets == 1).count();
         assert!(quiet > CALLS / 2, "{sql}: {counted:#?}");
     }
-    let gone = server.call("delete_database", &json!({"databaseId": id, "wait": true}));
+    let gone = server.call("delete_database", &json!({"profile": PROFILE, "databaseId": id, "wait": true}));
     assert_eq!(gone["ok"], true, "{gone:#}");
 }

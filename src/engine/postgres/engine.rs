@@ -44,11 +44,6 @@ impl Engine for PostgresEngine {
         self.server.managed().is_some()
     }
 
-    fn keeps_metadata_beside(&self) -> bool {
-        // Sessions for both come from one `PostgresServer`: see `ServerSessions`.
-        true
-    }
-
     fn known_major(&self) -> Option<u16> {
         let asked = self.server.known_info().map(|info| info.major);
         asked.or(self.server.settings().major).or_else(|| self.server.managed()?.known_major())

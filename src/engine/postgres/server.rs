@@ -190,9 +190,9 @@ impl PostgresServer {
         }
     }
 
-    /// Opens a session of the admin's in any database, to be closed after use.
+    /// Opens a session of the admin's in any database, to be closed after use. Does not wait: a database may be closed.
     pub(super) async fn session_in(&self, database: &str) -> Result<AdminSession, EngineError> {
-        self.open(database).await
+        self.open_now(database).await
     }
 
     /// Says what the server is, asking it once.

@@ -9,7 +9,9 @@ CREATE FUNCTION adds() RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO publ
 CREATE FUNCTION adds_stable() RETURNS int LANGUAGE plpgsql STABLE AS $$ BEGIN PERFORM nextval('public.counter'); RETURN 1; END $$;
 CREATE FUNCTION adds_quietly() RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.kept VALUES (8, 'added'); RETURN 1; EXCEPTION WHEN OTHERS THEN RETURN 0; END $$;
 CREATE FUNCTION leaves_read_only() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('transaction_read_only', 'off', false); INSERT INTO public.kept VALUES (9, 'added'); RETURN 1; EXCEPTION WHEN OTHERS THEN RETURN 0; END $$;
-CREATE FUNCTION leaves_by_set() RETURNS int LANGUAGE plpgsql SET transaction_read_only = off AS $$ BEGIN INSERT INTO public.kept VALUES (10, 'added'); RETURN 1; END $$;
+CREATE FUNCTION leaves_by_set() RETURNS int LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.kept VALUES (10, 'added'); RETURN 1; END $$;
+-- From 18 on no function may be given this setting; then the function is called without it.
+DO $do$ BEGIN ALTER FUNCTION leaves_by_set() SET transaction_read_only = off; EXCEPTION WHEN feature_not_supported THEN NULL; END $do$;
 CREATE FUNCTION locks() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_lock(4711); RETURN 1; END $$;
 CREATE FUNCTION large() RETURNS oid LANGUAGE plpgsql AS $$ BEGIN RETURN lo_from_bytea(0, 'large'); EXCEPTION WHEN OTHERS THEN RETURN 0; END $$;
 CREATE FUNCTION commits() RETURNS int LANGUAGE plpgsql AS $$ BEGIN COMMIT; RETURN 1; END $$;

@@ -106,6 +106,9 @@ impl Report {
     }
 }
 
+/// What no transaction has to be written for, and is asked for each time.
+const FLEETING_KINDS: [&str; 7] = ["slot ", "prepared ", "session ", "advisory ", "file ", "folder ", "settings"];
+
 impl<'a> Room<'a> {
     /// Furnishes a server: the operator's things, an admin, and a sandbox each of `mallory` and of `victor`.
     pub(super) fn new(cluster: &'a Cluster, superuser: bool) -> Self {
@@ -218,10 +221,8 @@ impl<'a> Room<'a> {
         let (mut state, next) = runtime.block_on(state::fleeting(&superuser[admin], &self.watched));
         state::files(self.files.path(), &mut state);
         if next == self.next {
-            let fleeting = |key: &(String, String)| {
-                key.0 == "files"
-                    || ["slot ", "prepared ", "session ", "advisory "].iter().any(|kind| key.1.starts_with(kind))
-            };
+            let fleeting =
+                |key: &(String, String)| key.0 == "files" || FLEETING_KINDS.iter().any(|kind| key.1.starts_with(kind));
             state.extend(self.before.iter().filter(|(k, _)| !fleeting(k)).map(|(k, v)| (k.clone(), v.clone())));
         } else {
             runtime.block_on(async {

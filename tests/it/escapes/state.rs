@@ -31,13 +31,7 @@ const SHARED: &str = "
         LEFT JOIN pg_authid r ON r.oid = objoid AND classoid = 'pg_authid'::regclass
     UNION ALL SELECT 'label on ' || objoid, label FROM pg_shseclabel
     UNION ALL SELECT 'origin ' || roname, '' FROM pg_replication_origin
-    UNION ALL SELECT 'subscription ' || subname, subdbid::text FROM pg_subscription
-    UNION ALL SELECT 'file ' || name, md5(pg_read_file(name)) FROM unnest(ARRAY['postgresql.conf',
-        'postgresql.auto.conf', 'pg_hba.conf', 'pg_ident.conf']) name
-    UNION ALL SELECT 'folder ' || dir, string_agg(f, ' ' ORDER BY f) FROM unnest(ARRAY['.', 'pg_tblspc',
-        'pg_replslot']) dir, pg_ls_dir(dir) f GROUP BY dir
-    UNION ALL SELECT 'settings', md5(string_agg(name || '=' || setting, ',' ORDER BY name)) FROM pg_settings
-        WHERE source IN ('configuration file', 'command line', 'default', 'override') AND name <> 'application_name'";
+    UNION ALL SELECT 'subscription ' || subname, subdbid::text FROM pg_subscription";
 
 /// What no transaction has to be written for. `$1` are sessions that must live on.
 const FLEETING: &str = "
@@ -46,7 +40,13 @@ const FLEETING: &str = "
     UNION ALL SELECT 'session ' || pid, backend_start::text FROM pg_stat_activity WHERE pid = ANY ($1)
     UNION ALL SELECT 'advisory lock ' || database::text || '/' || classid || '/' || objid, mode FROM pg_locks
         WHERE locktype = 'advisory' AND classid <> x'50475342'::int::oid
-    UNION ALL SELECT '', pg_snapshot_xmax(pg_current_snapshot())::text";
+    UNION ALL SELECT '', pg_snapshot_xmax(pg_current_snapshot())::text
+    UNION ALL SELECT 'file ' || name, md5(pg_read_file(name)) FROM unnest(ARRAY['postgresql.conf',
+        'postgresql.auto.conf', 'pg_hba.conf', 'pg_ident.conf']) name
+    UNION ALL SELECT 'folder ' || dir, string_agg(f, ' ' ORDER BY f) FROM unnest(ARRAY['.', 'pg_tblspc',
+        'pg_replslot']) dir, pg_ls_dir(dir) f GROUP BY dir
+    UNION ALL SELECT 'settings', md5(string_agg(name || '=' || setting, ',' ORDER BY name)) FROM pg_settings
+        WHERE source IN ('configuration file', 'command line', 'default', 'override') AND name <> 'application_name'";
 
 /// Catalogues whose rows tell of everything in a database but its tables' rows.
 const CATALOGUES: &[&str] = &[

@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::{UNTIL_THE_NEXT_SYNC, Work};
+use super::Work;
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
 use crate::engine::postgres::{Credentials, access, extensions, scram};
@@ -154,7 +154,6 @@ impl Work<'_> {
         statements.push(format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {roles}"));
         statements.push(format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1"));
-        statements.push(UNTIL_THE_NEXT_SYNC.to_owned());
         transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
         // a REVOKE that could not revoke says so in a mere warning
         let row = transaction

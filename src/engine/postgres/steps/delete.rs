@@ -61,11 +61,7 @@ impl Work<'_> {
                 statements.push(format!("ALTER DATABASE {} CONNECTION LIMIT 0", ident(&self.spec.names.database)));
             }
         }
-        if statements.len() == 1 {
-            // Nothing is left to be closed; what follows makes the commit write something, and so sync.
-            statements.push("SELECT pg_catalog.pg_logical_emit_message(true, 'pgsandbox', 'closed')".to_owned());
-        }
-        // One message, and so one transaction. It is synced, as the caller is answered afterwards, and with it the row.
+        // One message, and so one transaction.
         session.batch_execute(&statements.join("; ")).await.map_err(refused("close the sandbox", self.profile()))
     }
 
@@ -131,7 +127,7 @@ impl Work<'_> {
         let inside = match self.server.session_in(database).await {
             Ok(inside) => inside,
             // closed already, or its owner has closed it
-            Err(EngineError::Refused { .. } | EngineError::Auth { .. }) => {
+            Err(EngineError::Refused { .. } | EngineError::Auth { .. } | EngineError::Crowded { .. }) => {
                 let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT 1", ident(database));
                 self.execute(session, "enter the database", &sql).await?;
                 self.server.session_in(database).await?

@@ -30,10 +30,6 @@ const DROP_DATABASE: Step = Step { name: "drop-database", label: "dropping the d
 const DROP_OWNED: Step = Step { name: "drop-owned", label: "removing what the roles own elsewhere" };
 const DROP_ROLES: Step = Step { name: "drop-roles", label: "dropping the roles" };
 
-/// For a transaction that need not be synced before the next that is: the metadata, which knows of it, is in the same
-/// write-ahead log, and the step that a caller is told of comes last.
-const UNTIL_THE_NEXT_SYNC: &str = "SET LOCAL synchronous_commit = off";
-
 /// Returns the steps that make a sandbox.
 pub(super) fn create_steps() -> Vec<Step> {
     vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER]
@@ -141,11 +137,9 @@ impl<'a> Work<'a> {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
-    /// Runs statements in one transaction and one round trip; none of them takes effect if one fails. Synced with
-    /// whatever is synced next.
+    /// Runs statements in one transaction and one round trip; none of them takes effect if one fails.
     async fn together(&self, session: &Client, action: &'static str, statements: &[String]) -> Result<(), EngineError> {
-        let text = format!("{UNTIL_THE_NEXT_SYNC}; {}", statements.join("; "));
-        session.batch_execute(&text).await.map_err(refused(action, self.profile()))
+        session.batch_execute(&statements.join("; ")).await.map_err(refused(action, self.profile()))
     }
 
     /// Returns the owner and the reader: name, password, and whether it is the reader.
