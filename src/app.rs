@@ -289,6 +289,8 @@ impl App {
 }
 
 fn postgres_settings(profile: &ProfileConfig, home: &Path) -> Result<PostgresSettings, StartError> {
+    // A managed cluster is made of the version that is asked for, an external server has to have it.
+    let mut major = None;
     let source = match &profile.source {
         Source::Managed { postgres_version, bin_dirs } => {
             let mut managed = ManagedSettings::new(home.join("postgres"));
@@ -297,11 +299,12 @@ fn postgres_settings(profile: &ProfileConfig, home: &Path) -> Result<PostgresSet
                 BinarySettings { bin_dir: bin_dirs.any.clone(), bin_dir_by_major: bin_dirs.by_major.clone() };
             ServerSource::Managed(managed)
         }
-        Source::External { admin_url, .. } => {
+        Source::External { admin_url, postgres_version, .. } => {
+            major = *postgres_version;
             ServerSource::External(PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator)?)
         }
     };
-    Ok(PostgresSettings::new(&profile.name, &profile.prefix, source))
+    Ok(PostgresSettings { major, ..PostgresSettings::new(&profile.name, &profile.prefix, source) })
 }
 
 fn profile_of(config: &ProfileConfig, server: &Arc<PostgresServer>) -> Result<Profile, Failure> {

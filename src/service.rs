@@ -113,7 +113,10 @@ impl Service {
             Ok(ticket) => ticket,
             Err(error) => return Envelope::failed(id, &error.into(), None),
         };
-        let outcome = self.attempt(&request, &trail).await;
+        let mut outcome = self.attempt(&request, &trail).await;
+        if let (Err(failure), Some(context)) = (&mut outcome, trail.context()) {
+            self.name_acceptable_extensions(context, failure).await;
+        }
         trail.record(&outcome);
         let closed = self.audit.close(ticket, trail.closing(&outcome));
         trail.reply(outcome, closed)

@@ -106,7 +106,16 @@ pub fn admit<T: Admissible>(
 ) -> Result<Admitted<T>, Failure> {
     let Prepared { input, warnings, account } = prepare(input, context, decision, consents)?;
     book.charge(&account, &decision.charges, context.now)?;
-    let grant = Grant {
+    Ok(Admitted {
+        permit: Permit::new(input, grant(context, decision)),
+        warnings,
+        limits: limits(&decision.obligations),
+        receipt: Receipt { account, charges: decision.charges.clone() },
+    })
+}
+
+fn grant(context: &Context, decision: &Decision) -> Grant {
+    Grant {
         request_id: context.request_id,
         principal: context.principal.clone(),
         group_owner: context.group_owner.clone(),
@@ -116,27 +125,24 @@ pub fn admit<T: Admissible>(
         target: context.sandbox.as_ref().map(|sandbox| sandbox.id),
         obligations: decision.obligations.clone(),
         now: context.now,
-    };
-    Ok(Admitted {
-        permit: Permit::new(input, grant),
-        warnings,
-        limits: limits(&decision.obligations),
-        receipt: Receipt { account, charges: decision.charges.clone() },
-    })
+    }
 }
 
-/// Says what [`admit`] would, without charging: the failure the call would get, if any.
+/// Says what [`admit`] would, without charging: the input as it would be carried out, and what a permit would grant.
+/// It is no permit.
+///
+/// # Errors
+/// Returns the failure that the call would get.
 pub fn foresee<T: Admissible>(
     input: T,
     context: &Context,
     decision: &Decision,
     book: &dyn Book,
     consents: &dyn Consents,
-) -> Option<Failure> {
-    match prepare(input, context, decision, consents) {
-        Ok(prepared) => book.probe(&prepared.account, &decision.charges, context.now).err().map(Failure::from),
-        Err(failure) => Some(failure),
-    }
+) -> Result<(T, Grant), Failure> {
+    let Prepared { input, account, .. } = prepare(input, context, decision, consents)?;
+    book.probe(&account, &decision.charges, context.now)?;
+    Ok((input, grant(context, decision)))
 }
 
 /// Gives back what a call was charged that the core refused before its first act.

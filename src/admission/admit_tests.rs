@@ -87,7 +87,7 @@ fn check_refused(input: impl Fn() -> Make, decision: &Decision, expected: Code, 
     let failure = admit(input(), &context, decision, &book, &NoConsents).unwrap_err();
     assert_eq!(failure.code, expected, "{failure}");
     assert!(failure.message.contains(says), "`{}` does not say `{says}`", failure.message);
-    assert_eq!(foresee(input(), &context, decision, &book, &NoConsents), Some(failure));
+    assert_eq!(foresee(input(), &context, decision, &book, &NoConsents).err(), Some(failure));
     assert_eq!(book.read("me").unwrap(), Default::default(), "a refused request was charged");
 }
 
@@ -112,7 +112,7 @@ fn an_admitted_operation_has_its_obligations_applied_and_is_charged() {
 
     let again = admit(Make::default(), &context, &decision, &book, &NoConsents).unwrap_err();
     assert_eq!((again.code, again.retry_after_ms), (Code::RateLimited, Some(1000)));
-    assert_eq!(foresee(Make::default(), &context, &decision, &book, &NoConsents), Some(again));
+    assert_eq!(foresee(Make::default(), &context, &decision, &book, &NoConsents).err(), Some(again));
     refund(&admitted.receipt, &book, context.now).unwrap();
     assert!(admit(Make::default(), &context, &decision, &book, &NoConsents).is_ok());
 }

@@ -96,19 +96,19 @@ impl dyn Book + '_ {
         if charges.is_empty() {
             return Ok(());
         }
-        let mut outcome = Ok(());
-        self.update(&account.owner, &mut |entries| {
-            let set_back = bound(entries, account, charges, now);
-            let mut charged = entries.clone();
-            match take(&mut charged, account, charges, now) {
-                Ok(()) => *entries = charged,
-                // What cannot be so is put right all the same: it would refuse until the clock is there again.
-                Err(error) if set_back => outcome = Err(error),
-                Err(error) => return Err(error),
-            }
-            Ok(())
-        })?;
-        outcome
+        let mut overlong = false;
+        let taken = self.update(&account.owner, &mut |entries| {
+            overlong = shorten_all(entries, account, charges.iter().map(of_charge), now);
+            take(entries, account, charges, now)
+        });
+        if taken.is_err() && overlong {
+            // A refusal keeps nothing, and without this the next call would find the bucket as empty as this one did.
+            self.update(&account.owner, &mut |entries| {
+                shorten_all(entries, account, charges.iter().map(of_charge), now);
+                Ok(())
+            })?;
+        }
+        taken
     }
 
     /// Says what [`charge`](Self::charge) would, on a copy.
@@ -148,16 +148,24 @@ impl dyn Book + '_ {
     ///
     /// # Errors
     /// Fails if the account cannot be read.
-    pub fn balances(
+    pub fn balances<'a>(
         &self,
         account: &Account,
-        buckets: &[(String, Bucket)],
+        buckets: &'a [(String, Bucket)],
         now: Timestamp,
     ) -> Result<Vec<Balance>, BookError> {
         if buckets.is_empty() {
             return Ok(Vec::new());
         }
-        let entries = self.read(&account.owner)?;
+        let of_bucket = |(policy, bucket): &'a (String, Bucket)| (policy.as_str(), bucket);
+        let mut entries = self.read(&account.owner)?;
+        // Also for a policy that refuses by what is left, and so never comes to a charge.
+        if shorten_all(&mut entries, account, buckets.iter().map(of_bucket), now) {
+            self.update(&account.owner, &mut |entries| {
+                shorten_all(entries, account, buckets.iter().map(of_bucket), now);
+                Ok(())
+            })?;
+        }
         let balances = buckets.iter().map(|(policy, bucket)| {
             let keys = account.keys(policy, &bucket.name);
             let remaining = keys.map(|key| remaining(&entries, &key, bucket, unix_ns(now))).min().unwrap_or(0);
@@ -287,22 +295,6 @@ fn take(entries: &mut Entries, account: &Account, charges: &[KeyedCharge], now: 
     }
 }
 
-/// Makes buckets that are to be full later than an empty one would be, since the clock was set back or they were made
-/// smaller, empty ones as of now. Returns whether there were any.
-fn bound(entries: &mut Entries, account: &Account, charges: &[KeyedCharge], now: Timestamp) -> bool {
-    let mut any = false;
-    for charge in charges {
-        let latest_ns = unix_ns(now).saturating_add(empty_ns(&charge.bucket));
-        for key in account.keys(&charge.policy, &charge.bucket.name) {
-            if let Some(full_at_ns) = entries.0.get_mut(&key).filter(|full_at_ns| **full_at_ns > latest_ns) {
-                *full_at_ns = latest_ns;
-                any = true;
-            }
-        }
-    }
-    any
-}
-
 /// Keeps the graver of two reasons; of equal ones the first, which is the one whose policy sorts first.
 fn worse(known: Option<BookError>, found: BookError) -> BookError {
     let gravity = |error: &BookError| match error {
@@ -325,9 +317,30 @@ fn remaining(entries: &Entries, key: &Key, bucket: &Bucket, now_ns: u64) -> u32 
     }
 }
 
-/// How long an empty bucket takes to be full.
-fn empty_ns(bucket: &Bucket) -> u64 {
-    interval_ns(bucket).saturating_mul(u64::from(bucket.burst))
+/// Sets buckets that are noted to fill later than an empty one of their present quota to empty as of now, and returns
+/// whether there were any: quotas that filled more slowly, or a clock that was ahead, left them so. What was used up
+/// stays used up, and comes back at the pace of the quota that is in force.
+fn shorten_all<'a>(
+    entries: &mut Entries,
+    account: &Account,
+    buckets: impl Iterator<Item = (&'a str, &'a Bucket)>,
+    now: Timestamp,
+) -> bool {
+    let mut any = false;
+    for (policy, bucket) in buckets {
+        let empty_until_ns = unix_ns(now).saturating_add(empty_ns(bucket));
+        for key in account.keys(policy, &bucket.name) {
+            if let Some(full_at_ns) = entries.0.get_mut(&key).filter(|full_at_ns| **full_at_ns > empty_until_ns) {
+                *full_at_ns = empty_until_ns;
+                any = true;
+            }
+        }
+    }
+    any
+}
+
+fn of_charge(charge: &KeyedCharge) -> (&str, &Bucket) {
+    (&charge.policy, &charge.bucket)
 }
 
 fn forget_full(entries: &mut Entries, now_ns: u64) {
@@ -381,6 +394,11 @@ fn interval_ns(bucket: &Bucket) -> u64 {
     let interval_ns = u128::from(bucket.interval_ms) * 1_000_000;
     let one_ns = interval_ns.div_ceil(u128::from(bucket.per_interval.max(1)));
     u64::try_from(one_ns).unwrap_or(u64::MAX).max(1)
+}
+
+/// Returns the time in which an empty bucket is full again.
+fn empty_ns(bucket: &Bucket) -> u64 {
+    interval_ns(bucket).saturating_mul(u64::from(bucket.burst))
 }
 
 fn unix_ns(now: Timestamp) -> u64 {

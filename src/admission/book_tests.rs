@@ -197,3 +197,63 @@ fn a_clock_that_was_set_back_costs_one_empty_bucket_and_no_more() {
     assert_eq!(refused, BookError::Used { policy: "rate".into(), bucket: "calls".into(), retry_after_ms: 1000 });
     assert_eq!(book.charge(&me, &[charge(calls.clone(), 1)], at(1000)), Ok(()), "the named wait is enough");
 }
+
+/// One call of a quota that gives two in ten minutes each, three times, then another quota under the same name.
+fn used_up_under_a_slow_quota(book: &dyn Book) {
+    let slow = [charge(bucket("calls", 2, 600_000), 1)];
+    book.charge(&account("me", None), &slow, at(0)).unwrap();
+    book.charge(&account("me", None), &slow, at(0)).unwrap();
+    assert!(book.charge(&account("me", None), &slow, at(0)).is_err());
+}
+
+#[test]
+fn a_raised_quota_fills_at_its_own_pace_at_once() {
+    let book: &dyn Book = &MemoryBook::default();
+    let me = account("me", None);
+    used_up_under_a_slow_quota(book);
+    let raised = [charge(bucket("calls", 20_000, 3), 1)];
+    let refused = book.charge(&me, &raised, at(1000)).unwrap_err();
+    assert!(
+        matches!(refused, BookError::Used { retry_after_ms: 3, .. }),
+        "what was used up is not forgotten: {refused}"
+    );
+    assert_eq!(book.charge(&me, &raised, at(1003)), Ok(()), "the named wait is enough");
+    assert_eq!(left(book, &me, &raised[0].bucket, at(1003 + 60_000)), 20_000, "full after the new quota's own time");
+}
+
+#[test]
+fn looking_at_a_balance_is_enough_for_a_raised_quota_to_fill() {
+    let book: &dyn Book = &MemoryBook::default();
+    let (me, raised) = (account("me", None), bucket("calls", 10, 1000));
+    used_up_under_a_slow_quota(book);
+    assert_eq!(left(book, &me, &raised, at(0)), 0);
+    assert_eq!(left(book, &me, &raised, at(3000)), 3);
+}
+
+#[test]
+fn a_lowered_quota_keeps_what_was_used_up() {
+    let book: &dyn Book = &MemoryBook::default();
+    let me = account("me", None);
+    let wide = bucket("calls", 1000, 1000);
+    book.charge(&me, &[charge(wide.clone(), 1000)], at(0)).unwrap();
+    let lowered = [charge(bucket("calls", 2, 1000), 1)];
+    let refused = book.charge(&me, &lowered, at(0)).unwrap_err();
+    assert!(matches!(refused, BookError::Used { retry_after_ms: 1000, .. }), "{refused}");
+    assert_eq!(left(book, &me, &lowered[0].bucket, at(1000)), 1);
+    assert_eq!(
+        left(book, &me, &lowered[0].bucket, at(2000)),
+        2,
+        "it locks for the new quota's own time, not for 1000 s"
+    );
+}
+
+#[test]
+fn a_refused_call_shortens_the_other_buckets_of_the_call_as_well() {
+    let book: &dyn Book = &MemoryBook::default();
+    let me = account("me", Some("team"));
+    let slow = [charge(bucket("calls", 1, 600_000), 1)];
+    book.charge(&me, &slow, at(0)).unwrap();
+    let both = [charge(bucket("calls", 1, 10), 1), charge(bucket("small", 1, 10), 2)];
+    assert!(matches!(book.charge(&me, &both, at(0)), Err(BookError::OverBurst { .. })));
+    assert_eq!(left(book, &me, &both[0].bucket, at(10)), 1);
+}

@@ -6,6 +6,7 @@ use crate::model::{Context, Decision, Failure};
 
 use super::admit::{Admissible, Admitted, Consents, admit, foresee};
 use super::book::Book;
+use super::permit::Grant;
 
 /// One decided request at the gate.
 #[derive(Clone, Copy)]
@@ -30,7 +31,10 @@ impl Gate<'_> {
     }
 
     /// Says what [`Gate::admit`] would, without charging.
-    pub fn foresee<T: Admissible>(&self, input: T) -> Option<Failure> {
+    ///
+    /// # Errors
+    /// Fails as [`foresee`] does.
+    pub fn foresee<T: Admissible>(&self, input: T) -> Result<(T, Grant), Failure> {
         foresee(input, self.context, self.decision, self.book, self.consents)
     }
 }

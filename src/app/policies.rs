@@ -7,7 +7,7 @@ use std::thread;
 use tokio::sync::watch;
 
 use super::bundled::BUNDLED;
-use crate::config::policies;
+use crate::config::policies::{self, Fault};
 use crate::policy::wasm::{Host, HostSettings};
 use crate::policy::{Holder, LoadError, LoadFault, PolicyInfo, Set};
 
@@ -59,12 +59,17 @@ fn load(file: Option<&std::path::Path>, cache: PathBuf, number: u64) -> Result<S
         Some(file) => policies::load(file, BUNDLED),
         None => policies::defaults(BUNDLED),
     };
-    let specs = specs.map_err(|error| LoadError {
-        faults: error
-            .faults
-            .into_iter()
-            .map(|fault| LoadFault { policy: String::new(), path: fault.path, message: fault.message })
-            .collect(),
-    })?;
-    Set::load(&host, &specs, number)
+    let error = match specs {
+        Ok(specs) => return Set::load(&host, &specs, number),
+        Err(error) => error,
+    };
+    let of_file = |fault: Fault| LoadFault { policy: String::new(), path: fault.path, message: fault.message };
+    let mut faults: Vec<LoadFault> = error.faults.into_iter().map(of_file).collect();
+    // What is wrong with the file hides nothing that is wrong with the settings in it.
+    if !error.legible.is_empty()
+        && let Err(of_settings) = Set::load(&host, &error.legible, number)
+    {
+        faults.extend(of_settings.faults);
+    }
+    Err(LoadError { faults })
 }

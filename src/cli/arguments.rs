@@ -15,7 +15,7 @@ pub(super) fn command() -> Command {
         .long("format")
         .global(true)
         .value_parser(["json", "text"])
-        .help("How results are printed; default: text on a terminal, else json")];
+        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy` and `keys` print text unless asked")];
     Command::new(env!("CARGO_PKG_NAME"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Disposable PostgreSQL sandboxes for coding agents, behind a policy gate")

@@ -3,21 +3,22 @@
 use std::process::ExitCode;
 
 use clap::ArgMatches;
+use serde_json::{Value, json};
 
-use super::render::{line, say};
+use super::render::{Format, line, say};
 use crate::app::App;
 use crate::audit;
 use crate::model::counted;
 
 /// Runs `audit …`.
-pub(super) fn run(matches: &ArgMatches, app: &App) -> ExitCode {
+pub(super) fn run(matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
     match matches.subcommand() {
         Some(("tail", of)) => tail(of, app),
-        _ => verify(app),
+        _ => verify(app, format),
     }
 }
 
-fn verify(app: &App) -> ExitCode {
+fn verify(app: &App, format: Format) -> ExitCode {
     let report = match audit::verify(app.audit_dir()) {
         Ok(report) => report,
         Err(error) => {
@@ -25,6 +26,23 @@ fn verify(app: &App) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if format == Format::Json {
+        let faults: Vec<Value> = report
+            .faults
+            .iter()
+            .map(|fault| json!({"file": fault.file, "line": fault.line, "what": fault.what}))
+            .collect();
+        let report = json!({
+            "ok": report.is_sound(),
+            "segments": report.segments,
+            "lines": report.lines,
+            "open": report.open,
+            "faults": faults,
+            "head": report.head,
+        });
+        line(&report.to_string());
+        return if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     for fault in &report.faults {
         let at = fault.line.map(|line| format!(":{line}")).unwrap_or_default();
         line(&format!("{}{at}: {}", fault.file, fault.what));

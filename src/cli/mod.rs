@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::ArgMatches;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,7 @@ use self::render::{Format, line, say};
 use crate::app::App;
 use crate::model::{Failure, Principal, Progress, Transport, counted};
 use crate::operation::schema::JsonObject;
-use crate::operation::{Toolset, find};
+use crate::operation::{Envelope, Toolset, find};
 use crate::service::Request;
 
 /// The longest input read from a file or standard input, in bytes.
@@ -69,14 +69,19 @@ pub fn parse(
 
 /// Runs a command other than `mcp`.
 pub async fn run(matches: &ArgMatches, app: &App) -> ExitCode {
-    let format = Format::choose(matches.get_one::<String>("format").map(String::as_str));
+    let asked = matches.get_one::<String>("format").map(String::as_str);
+    let (format, plain) = (Format::choose(asked), Format::asked(asked));
     let Some((name, of)) = matches.subcommand() else { return ExitCode::FAILURE };
     match name {
+        "quickstart" if plain == Format::Json => {
+            say("error: `quickstart` is for people and prints text only; leave `--format json` away");
+            ExitCode::from(2)
+        }
         "quickstart" => quickstart::run(app, of.get_flag("yes")).await,
-        "local" => local::run(of, app).await,
-        "audit" => audit::run(of, app),
-        "policy" => policies(app).await,
-        "keys" => keys(app).await,
+        "local" => local::run(of, app, plain).await,
+        "audit" => audit::run(of, app, plain),
+        "policy" => policies(app, plain).await,
+        "keys" => keys(app, plain).await,
         "tool" => {
             let name = of.get_one::<String>("name").map(String::as_str).unwrap_or_default();
             operation(name, whole_input(of), app, format).await
@@ -104,7 +109,12 @@ async fn operation(name: &str, input: Result<Option<JsonObject>, String>, app: &
     };
     let envelope = app.service.call(request(app.principal(Transport::Cli), name, input, Arc::new(Said))).await;
     render::envelope(&envelope, format);
-    if envelope.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if envelope.ok && !found_wanting(&envelope) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Returns whether a call that was carried out, `doctor` for instance, says of what it looked at that it is not in order.
+fn found_wanting(envelope: &Envelope) -> bool {
+    envelope.result.as_ref().and_then(|result| result.get("ok")).and_then(Value::as_bool) == Some(false)
 }
 
 /// Builds a request of the command line. Ctrl-C cancels it, and so does being told to end.
@@ -159,8 +169,30 @@ fn read_all(source: impl Read) -> Result<String, String> {
     Ok(text)
 }
 
-async fn policies(app: &App) -> ExitCode {
+async fn policies(app: &App, format: Format) -> ExitCode {
     match app.policies().await {
+        Ok(infos) if format == Format::Json => {
+            let policies: Vec<Value> = infos
+                .iter()
+                .map(|info| {
+                    json!({
+                        "name": info.name,
+                        "mode": info.mode.as_str(),
+                        "version": info.description.version,
+                        "componentSha256": info.component_sha256,
+                        "settingsSha256": info.settings_sha256,
+                        "covers": info.description.covers,
+                    })
+                })
+                .collect();
+            line(&json!({"ok": true, "policies": policies}).to_string());
+            ExitCode::SUCCESS
+        }
+        Err(faults) if format == Format::Json => {
+            let errors: Vec<Value> = faults.iter().map(|fault| json!({"message": fault})).collect();
+            line(&json!({"ok": false, "errors": errors}).to_string());
+            ExitCode::FAILURE
+        }
         Ok(infos) => {
             for info in infos {
                 let covers = info.description.covers.join(", ");
@@ -181,8 +213,12 @@ async fn policies(app: &App) -> ExitCode {
     }
 }
 
-async fn keys(app: &App) -> ExitCode {
+async fn keys(app: &App, format: Format) -> ExitCode {
     match app.rotate_keys().await {
+        Ok(resealed) if format == Format::Json => {
+            line(&json!({"ok": true, "resealed": resealed}).to_string());
+            ExitCode::SUCCESS
+        }
         Ok(resealed) => {
             line(&format!(
                 "a new key is current; it seals the passwords of {}",
@@ -190,12 +226,17 @@ async fn keys(app: &App) -> ExitCode {
             ));
             ExitCode::SUCCESS
         }
-        Err(failure) => complain(&failure),
+        Err(failure) => complain(&failure, format),
     }
 }
 
 /// Prints a failure.
-fn complain(failure: &Failure) -> ExitCode {
+fn complain(failure: &Failure, format: Format) -> ExitCode {
+    if format == Format::Json {
+        let error = json!({"code": failure.code.as_str(), "message": failure.message, "hint": failure.hint});
+        line(&json!({"ok": false, "errors": [error]}).to_string());
+        return ExitCode::FAILURE;
+    }
     say(&format!("error: {} [{}]", failure.message, failure.code.as_str()));
     if let Some(hint) = &failure.hint {
         say(&format!("hint: {hint}"));

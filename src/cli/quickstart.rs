@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::render::{line, say};
+use super::render::{Format, line, say};
 use super::{Said, complain, request};
 use crate::app::App;
 use crate::model::{Silent, Transport};
@@ -22,11 +22,11 @@ pub(super) async fn run(app: &App, install: bool) -> ExitCode {
     line("1. Postgres");
     match app.ensure_postgres(install, &Said).await {
         Ok(said) => said.iter().for_each(|text| line(&format!("   {text}"))),
-        Err(failure) => return complain(&failure),
+        Err(failure) => return complain(&failure, Format::Text),
     }
     match app.start_cluster(&Said).await {
         Ok(at) => line(&format!("   {at}")),
-        Err(failure) => return complain(&failure),
+        Err(failure) => return complain(&failure, Format::Text),
     }
     match play(app).await {
         Ok(()) => ExitCode::SUCCESS,

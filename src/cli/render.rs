@@ -14,6 +14,11 @@ pub(super) enum Format {
 }
 
 impl Format {
+    /// Returns the format asked for, or text: for what operators do, whose output people read and scripts match.
+    pub(super) fn asked(asked: Option<&str>) -> Self {
+        if asked == Some("json") { Self::Json } else { Self::Text }
+    }
+
     /// Returns the format asked for, or what suits standard output.
     pub(super) fn choose(asked: Option<&str>) -> Self {
         match asked {

@@ -109,7 +109,8 @@ pub const KEYS: &[Key] = &[
         "profiles[].adminUrl",
         Kind::Secret,
         "none",
-        "URL of a role that may create databases and roles, on a server of your own. Either this or `managedLocal`.",
+        "URL of an admin role on a server of your own: a superuser, or a role with CREATEDB and CREATEROLE that also has CREATE on the URL's database \
+         (or owns a schema `pgsandbox` made there beforehand), where the program keeps its records. Either this or `managedLocal`.",
     ),
     key(
         "profiles[].managedLocal",
@@ -150,8 +151,10 @@ pub const KEYS: &[Key] = &[
     key(
         "profiles[].allowedExtensions",
         Kind::Texts,
-        "those a database owner may create; the `extensions` policy's",
-        "Extensions that may be installed. An empty list allows none.",
+        "those of Postgres' own that it trusts a database's owner with",
+        "Extensions that may be installed when a sandbox is made and by CREATE EXTENSION in `run_sql`; the `extensions` policy can allow less. An empty \
+         list allows none. Not stopped: what a function or DO block installs, and a direct login; there Postgres lets a database's owner create the \
+         extensions it trusts.",
     ),
     key(
         "profiles[].allowExternalAdminUrl",

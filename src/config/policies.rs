@@ -44,6 +44,9 @@ pub struct PoliciesError {
     pub path: PathBuf,
     /// At least one, in the file's order.
     pub faults: Vec<Fault>,
+    /// The policies whose component and settings could be read all the same, so that fault can be found with the settings
+    /// at once. They are for nothing else: what stands beside them may be wrong.
+    pub legible: Vec<Spec>,
 }
 
 /// One thing that is wrong.
@@ -75,7 +78,7 @@ impl From<PoliciesError> for Failure {
 /// # Errors
 /// Fails if the program was built with a bundled policy that is not the one it should be.
 pub fn defaults(bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
-    let mut reader = Reader { bundled, directory: Path::new(""), faults: Vec::new() };
+    let mut reader = Reader { bundled, directory: Path::new(""), faults: Vec::new(), legible: Vec::new() };
     let specs = bundled.iter().filter_map(|one| {
         let (component, pin, beneath) = reader.bundled(one, one.name)?;
         Some(Spec {
@@ -100,7 +103,7 @@ pub fn defaults(bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
 pub fn load(path: &Path, bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
     let refuse = |message: String| {
         let fault = Fault { path: String::new(), message };
-        PoliciesError { path: path.to_owned(), faults: vec![fault] }
+        PoliciesError { path: path.to_owned(), faults: vec![fault], legible: Vec::new() }
     };
     let bytes = read(path, POLICY_FILE_BYTES_MAX).map_err(&refuse)?;
     let text = String::from_utf8(bytes).map_err(|_| refuse("it is no UTF-8".to_owned()))?;
@@ -113,7 +116,7 @@ pub fn load(path: &Path, bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError
 /// Returns everything that is wrong with the text.
 pub fn parse(text: &str, path: &Path, bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
     let directory = path.parent().unwrap_or(Path::new(""));
-    let mut reader = Reader { bundled, directory, faults: Vec::new() };
+    let mut reader = Reader { bundled, directory, faults: Vec::new(), legible: Vec::new() };
     let specs = match text.parse::<Table>() {
         Ok(table) => reader.file(&table),
         Err(error) => {
@@ -132,6 +135,7 @@ struct Reader<'a> {
     bundled: &'a [Bundled],
     directory: &'a Path,
     faults: Vec<Fault>,
+    legible: Vec<Spec>,
 }
 
 type Source = (Component, Option<String>, Map<String, Json>);
@@ -145,7 +149,7 @@ impl Reader<'_> {
         if self.faults.is_empty() {
             return Ok(specs);
         }
-        Err(PoliciesError { path: path.to_owned(), faults: self.faults })
+        Err(PoliciesError { path: path.to_owned(), faults: self.faults, legible: self.legible })
     }
 
     fn file(&mut self, table: &Table) -> Vec<Spec> {
@@ -205,8 +209,10 @@ impl Reader<'_> {
         let sees_text = self.boolean(path, table, "sees_text").unwrap_or(false);
         let digest = self.digest(path, table);
         let limits = self.limits(path, table);
+        let before_settings = self.faults.len();
         let own = self.settings(&format!("{path}.settings"), table.get("settings"));
         let owners = self.owners(path, table);
+        let settings_are_read = self.faults.len() == before_settings;
         let (component, pin, mut settings) = found?;
         if let Some(digest) = digest.as_ref().filter(|digest| digest.as_str() != component.sha256()) {
             let message = format!("the component's digest is `sha256:{}`, not `sha256:{digest}`", component.sha256());
@@ -221,17 +227,22 @@ impl Reader<'_> {
                 Section { pattern, settings: canonical(&layered) }
             })
             .collect();
-        let (name, mode) = (name?, mode?);
-        (self.faults.len() == before).then(|| Spec {
+        let name = name?;
+        let sound = self.faults.len() == before;
+        let spec = Spec {
             name,
             component,
-            pin: digest.or(pin),
-            mode,
+            pin: if sound { digest.or(pin) } else { None },
+            mode: mode.unwrap_or(Mode::Enforce),
             settings: canonical(&settings),
             sections,
-            limits,
+            limits: if sound { limits } else { Limits::default() },
             sees_text,
-        })
+        };
+        if settings_are_read && !self.legible.iter().any(|other| other.name == spec.name) {
+            self.legible.push(spec.clone());
+        }
+        sound.then_some(spec)
     }
 
     fn name(&mut self, path: &str, name: &str) -> bool {

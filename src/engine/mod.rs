@@ -244,6 +244,14 @@ pub enum EngineError {
     /// The engine cannot do what is asked.
     #[error("{0}")]
     Unsupported(String),
+    /// The server, or the admin's place on it, cannot be used before an operator has changed something.
+    #[error("{}", .failure.message)]
+    Unsuited {
+        /// The check of `doctor` that this fails, `postgres.admin` for instance.
+        check: &'static str,
+        /// What is wrong, and as its hint what to change.
+        failure: Box<Failure>,
+    },
     /// The failure is known to the contract.
     #[error("{0}")]
     Known(Box<Failure>),
@@ -260,6 +268,11 @@ impl EngineError {
             },
             None => Self::Unreachable { profile: profile.to_owned(), detail: "a test made it fail".to_owned() },
         }
+    }
+
+    /// Says that an operator has to change something first, and what.
+    pub fn unsuited(check: &'static str, code: Code, message: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Unsuited { check, failure: Box::new(Failure::new(code, message).hint(remedy)) }
     }
 }
 
@@ -290,9 +303,34 @@ impl From<EngineError> for Failure {
             EngineError::Unsupported(_) => {
                 Self::new(Code::InvalidConfiguration, message).hint("see `pgsandbox doctor`")
             }
-            EngineError::Known(failure) => *failure,
+            EngineError::Unsuited { failure, .. } | EngineError::Known(failure) => *failure,
         }
     }
+}
+
+/// The failure of an admin that may not make the metadata schema.
+pub fn metadata_right(database: &str, role: &str) -> Failure {
+    let (quoted, quoted_role) = (quote(database), quote(role));
+    let text = format!("role `{role}` may not make the schema `pgsandbox`, for its records, in database `{database}`");
+    Failure::new(Code::InvalidConfiguration, text).hint(format!(
+        "run in that database as its owner or a superuser: GRANT CREATE ON DATABASE {quoted} TO {quoted_role}; or: \
+         CREATE SCHEMA pgsandbox AUTHORIZATION {quoted_role}"
+    ))
+}
+
+/// The failure of an admin whose metadata schema belongs to somebody else.
+pub fn metadata_owner(database: &str, role: &str) -> Failure {
+    let text = format!("schema `pgsandbox` of database `{database}` does not belong to role `{role}`");
+    Failure::new(Code::InvalidConfiguration, text).hint(format!(
+        "log in as the role that owns it, or, if it is meant for this program, run there: \
+         ALTER SCHEMA pgsandbox OWNER TO {}",
+        quote(role)
+    ))
+}
+
+/// Quotes an identifier, for a statement that somebody is to run.
+fn quote(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// A shared engine.

@@ -70,6 +70,12 @@ pub trait Preview: Send + Sync {
     /// # Errors
     /// Fails as the call itself would before a decision: unknown operation, bad arguments, no such sandbox.
     async fn preview(&self, principal: &Principal, operation: &str, arguments: &str) -> Result<Previewed, Failure>;
+
+    /// Returns those of a profile's allowed extensions that no policy would refuse to `principal`. Starts nothing.
+    ///
+    /// # Errors
+    /// Fails if there is no such profile, or the policies are not loaded.
+    async fn acceptable_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure>;
 }
 
 /// A decision that was not carried out.

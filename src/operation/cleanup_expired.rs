@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::create_database::check_labels;
-use super::list_databases::FailedProfile;
+use super::list_databases::{FailedProfile, unasked};
 use super::selector::ProfileSelector;
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
@@ -143,7 +143,8 @@ impl Operation for CleanupExpired {
             .collect();
         let verb = if dry_run { "would delete" } else { "deleted" };
         let count = if dry_run { report.selected.len() } else { report.deleted.len() };
-        Ok(Done::new(
+        let unasked = unasked(&report.profile_failures);
+        let done = Done::new(
             match (dry_run, failures.len()) {
                 (true, 0) => format!("{verb} {}", counted(count, "expired sandbox", "expired sandboxes")),
                 (_, failed) => {
@@ -161,6 +162,7 @@ impl Operation for CleanupExpired {
                 failures,
                 profile_failures: report.profile_failures.into_iter().map(Into::into).collect(),
             },
-        ))
+        );
+        Ok(done.warn(unasked))
     }
 }

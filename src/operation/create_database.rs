@@ -9,13 +9,10 @@ use sha2::{Digest, Sha256};
 
 use super::arguments::Whole;
 use super::selector::ProfileSelector;
-use super::{About, Asks, Call, Done, Operation, Spec, Toolset, connection};
-use crate::admission::{Admissible, Effective, Permit};
+use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
+use crate::admission::{Admissible, Effective, Grant, Permit};
 use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested};
-use crate::sandbox::{CreateRequest, Idempotency, Sandbox, bounds};
-
-/// The extension that every database has from the start.
-const BUILT_IN: &str = "plpgsql";
+use crate::sandbox::{BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox, bounds};
 
 /// Arguments of `create_database`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -75,6 +72,19 @@ impl CreateDatabase {
             self.extensions,
         ]);
         Some(Idempotency { key, digest: Sha256::digest(asked.to_string()).into() })
+    }
+}
+
+impl CreateDatabase {
+    fn request(&self, grant: &Grant) -> Result<CreateRequest, Failure> {
+        Ok(CreateRequest {
+            profile: grant.profile.clone().unwrap_or_default(),
+            name_hint: self.name_hint.clone(),
+            ttl_minutes: ttl_minutes(self.ttl_minutes)?,
+            labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
+            extensions: self.extensions.clone().unwrap_or_default(),
+            idempotency: self.idempotency(),
+        })
     }
 }
 
@@ -167,16 +177,13 @@ impl Operation for CreateDatabase {
         }
     }
 
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+        ahead.core.foresee_create(ahead.grant, self.request(ahead.grant)?).await
+    }
+
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Created>, Failure> {
         let input = permit.input();
-        let request = CreateRequest {
-            profile: permit.grant().profile.clone().unwrap_or_default(),
-            name_hint: input.name_hint.clone(),
-            ttl_minutes: ttl_minutes(input.ttl_minutes)?,
-            labels: input.labels.clone().unwrap_or_default().into_iter().collect(),
-            extensions: input.extensions.clone().unwrap_or_default(),
-            idempotency: input.idempotency(),
-        };
+        let request = input.request(permit.grant())?;
         let created = call.core.create(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
         let sandbox = &created.sandbox;
         let info = call.core.connection(sandbox, CredentialAccess::Owner).await?;
@@ -184,7 +191,7 @@ impl Operation for CreateDatabase {
         if created.replayed {
             // Its owner may have had others installed since.
             let found = call.core.installed_extensions(&permit, sandbox.id).await?;
-            installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN).collect();
+            installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN_EXTENSION).collect();
         }
         installed.sort();
         let server = call.core.ready(&sandbox.profile).await?;

@@ -1,4 +1,6 @@
-//! Says what the policies would say about a call, without running or charging it.
+//! Says what the policies, and the core before its first act, would say about a call, without running or charging it.
+
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 use schemars::JsonSchema;
@@ -8,7 +10,7 @@ use serde_json::{Map, Value};
 use super::envelope::{EnvelopeError, LimitNote};
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{self, Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind, PolicyReport, Previewed, Said, Verdict};
+use crate::model::{Failure, Impact, ObligationKind, Obligations, PolicyReport, Previewed, Said, Verdict};
 
 /// Arguments of `explain_policy`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -32,7 +34,7 @@ pub(super) struct Explained {
     refusal: Option<EnvelopeError>,
     /// Each policy's word.
     policies: Vec<PolicyWord>,
-    /// The limits that would act, each with who set it.
+    /// The limits and demands that would act, each with who set it.
     limits: Vec<LimitNote>,
     /// What is left in the buckets that the call would draw on.
     balances: Vec<BalanceEntry>,
@@ -117,12 +119,33 @@ fn explained(operation: String, allowed: bool, previewed: Previewed) -> Explaine
         allowed,
         refusal: previewed.refusal.as_ref().map(Into::into),
         policies: previewed.decision.reports.iter().map(word).collect(),
-        limits: admission::limits(&previewed.obligations).iter().map(LimitNote::from).collect(),
+        limits: demands(&previewed.obligations)
+            .chain(admission::limits(&previewed.obligations).iter().map(LimitNote::from))
+            .collect(),
         balances: balances
             .map(|b| BalanceEntry { policy: b.policy, bucket: b.bucket, remaining: b.remaining })
             .collect(),
         generation: previewed.decision.generation.digest,
     }
+}
+
+/// Lists the demands that are no numbers, each with who makes it.
+fn demands(of: &Obligations) -> impl Iterator<Item = LimitNote> {
+    let note = |kind: ObligationKind, value: &str, policies: &BTreeSet<String>| -> Vec<LimitNote> {
+        let note = |policy: &String| LimitNote {
+            limit: kind.as_str().to_owned(),
+            value: value.to_owned(),
+            set_by: policy.clone(),
+        };
+        policies.iter().map(note).collect()
+    };
+    let mut notes = note(ObligationKind::ReadOnly, "true", &of.read_only);
+    notes.extend(of.required_labels.iter().flat_map(|(key, by)| note(ObligationKind::RequireLabel, key, by)));
+    let added = of.added_labels.iter();
+    notes.extend(added.flat_map(|((key, value), by)| note(ObligationKind::AddLabel, &format!("{key}={value}"), by)));
+    notes.extend(of.consents.iter().flat_map(|(question, by)| note(ObligationKind::Consent, question, by)));
+    notes.extend(of.approvals.iter().flat_map(|(group, by)| note(ObligationKind::Approval, group, by)));
+    notes.into_iter()
 }
 
 fn word(report: &PolicyReport) -> PolicyWord {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::arguments::Whole;
 use super::create_database::{check_ttl, ttl_minutes};
 use super::selector::DatabaseSelector;
-use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
+use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};
 use crate::model::{Code, Failure, Impact, ObligationKind, Requested};
 
@@ -66,6 +66,12 @@ impl Operation for ExtendDatabase {
             requested: Requested { ttl_minutes: self.ttl_minutes.within(0, u64::MAX), ..Requested::default() },
             ..Asks::default()
         }
+    }
+
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+        let id = ahead.grant.target.ok_or_else(missing_target)?;
+        let minutes = ttl_minutes(Some(self.ttl_minutes))?.ok_or_else(missing_target)?;
+        ahead.core.foresee_extend(ahead.grant, id, minutes).await
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Extended>, Failure> {

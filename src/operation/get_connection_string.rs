@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::create_database::ConnectionStrings;
 use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
-use super::{About, Asks, Call, Done, Operation, Spec, Toolset, connection};
+use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Effective, Permit};
 use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind, Requested};
 
@@ -122,6 +122,11 @@ impl Operation for GetConnectionString {
             },
             ..Asks::default()
         }
+    }
+
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+        let id = ahead.grant.target.ok_or_else(missing_target)?;
+        ahead.core.foresee_use(ahead.grant, id, self.access()).await
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Connection>, Failure> {

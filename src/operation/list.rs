@@ -8,9 +8,11 @@ use serde_json::Value;
 use super::arguments;
 use super::envelope::{Done, envelope_schema};
 use super::schema::{JsonObject, object_schema};
-use super::{Asks, Call, Operation, Spec};
+use super::{Ahead, Asks, Call, Operation, Spec};
 use crate::admission::{Admitted, AppliedLimit, Gate, Permit, Receipt};
 use crate::model::{Code, Failure};
+use crate::sandbox::Core;
+use crate::sql::Script;
 
 type ReadArguments = fn(&Entry, JsonObject) -> Result<Box<dyn Prepared>, Failure>;
 
@@ -26,6 +28,7 @@ pub struct Entry {
 }
 
 /// A call whose arguments were read.
+#[async_trait]
 pub trait Prepared: Send + Sync {
     /// Returns which facts the policies need to see.
     fn asks(&self) -> Asks;
@@ -36,8 +39,8 @@ pub trait Prepared: Send + Sync {
     /// Fails as the decision says, or because a demand cannot be met.
     fn admit(self: Box<Self>, gate: &Gate<'_>) -> Result<Passed, Failure>;
 
-    /// Says what [`Prepared::admit`] would, without charging.
-    fn foresee(self: Box<Self>, gate: &Gate<'_>) -> Option<Failure>;
+    /// Says what the call would fail with before its first act, if with anything. Nothing is charged or done.
+    async fn foresee(self: Box<Self>, gate: &Gate<'_>, core: &Core, script: Option<&Script>) -> Option<Failure>;
 }
 
 /// A call that went through the gate.
@@ -136,6 +139,7 @@ impl Entry {
 
 struct Request<T>(T);
 
+#[async_trait]
 impl<T: Operation> Prepared for Request<T> {
     fn asks(&self) -> Asks {
         self.0.asks()
@@ -146,8 +150,11 @@ impl<T: Operation> Prepared for Request<T> {
         Ok(Passed { ready: Box::new(Permitted(permit)), warnings, limits, receipt })
     }
 
-    fn foresee(self: Box<Self>, gate: &Gate<'_>) -> Option<Failure> {
-        gate.foresee(self.0)
+    async fn foresee(self: Box<Self>, gate: &Gate<'_>, core: &Core, script: Option<&Script>) -> Option<Failure> {
+        match gate.foresee(self.0) {
+            Ok((input, grant)) => input.foresee(&Ahead { core, grant: &grant, script }).await.err(),
+            Err(failure) => Some(failure),
+        }
     }
 }
 

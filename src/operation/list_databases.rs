@@ -179,17 +179,23 @@ impl Operation for ListDatabases {
                 limit: usize::try_from(limit).ok(),
             })
             .await?;
+        let unasked = unasked(&report.failures);
         let databases: Vec<Listed> = report.databases.iter().map(Listed::new).collect();
         let scope = match input.profile.profile {
             Some(_) => "profile",
             None => "all profiles",
         };
-        Ok(Done::new(
-            format!(
-                "{}{}",
-                counted(databases.len(), "sandbox", "sandboxes"),
-                if report.truncated { ", and more beyond `nextCursor`" } else { "" }
-            ),
+        let mut summary = format!(
+            "{}{}",
+            counted(databases.len(), "sandbox", "sandboxes"),
+            if report.truncated { ", and more beyond `nextCursor`" } else { "" }
+        );
+        if !unasked.is_empty() {
+            let names: Vec<String> = report.failures.iter().map(|failed| format!("`{}`", failed.profile)).collect();
+            summary.push_str(&format!("; could not ask {}", names.join(", ")));
+        }
+        let done = Done::new(
+            summary,
             Databases {
                 scope: scope.to_owned(),
                 profiles: report.profiles,
@@ -198,6 +204,15 @@ impl Operation for ListDatabases {
                 next_cursor: report.next_cursor,
                 failures: report.failures.into_iter().map(Into::into).collect(),
             },
-        ))
+        );
+        Ok(done.warn(unasked))
     }
+}
+
+/// Warns of each profile that did not answer: what it has is missing from the result.
+pub(super) fn unasked(failures: &[ProfileFailure]) -> Vec<String> {
+    let warning = |failed: &ProfileFailure| {
+        format!("profile `{}` could not be asked: {}", failed.profile, failed.failure.message)
+    };
+    failures.iter().map(warning).collect()
 }

@@ -5,9 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::selector::DatabaseSelector;
-use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
+use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind};
+use crate::model::{CredentialAccess, Failure, Impact, ObligationKind};
 use crate::sandbox::Selector;
 
 /// Arguments of `list_extensions`.
@@ -74,9 +74,16 @@ impl Operation for ListExtensions {
         Asks { about, ..Asks::default() }
     }
 
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+        match ahead.grant.target {
+            Some(id) => ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await,
+            None => Ok(()),
+        }
+    }
+
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Extensions>, Failure> {
         let profile = call.core.profile(permit.grant().profile.as_deref().unwrap_or_default())?;
-        let allowed = &profile.settings().allowed_extensions;
+        let allowed = call.preview.acceptable_extensions(&permit.grant().principal, profile.name()).await?;
         let available: Vec<Available> = call
             .core
             .available_extensions(profile.name())

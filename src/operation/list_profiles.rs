@@ -46,6 +46,7 @@ struct ProfileEntry {
     database_prefix: String,
     default_ttl_minutes: u64,
     max_ttl_minutes: u64,
+    /// Extensions that profile and policies both allow you.
     allowed_extensions: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_active_databases_per_owner: Option<u64>,
@@ -89,7 +90,10 @@ impl Operation for ListProfiles {
                 database_prefix: settings.prefix.clone(),
                 default_ttl_minutes: settings.default_ttl_minutes,
                 max_ttl_minutes: settings.max_ttl_minutes,
-                allowed_extensions: settings.allowed_extensions.clone(),
+                allowed_extensions: call
+                    .preview
+                    .acceptable_extensions(&permit.grant().principal, profile.name())
+                    .await?,
                 max_active_databases_per_owner: settings.max_active_per_owner,
             });
         }

@@ -34,7 +34,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::{Admissible, Permit};
+use crate::admission::{Admissible, Grant, Permit};
 use crate::model::{Failure, Health, Preview, Progress, Requested};
 use crate::sandbox::{Core, Selector};
 use crate::sql::Script;
@@ -62,6 +62,16 @@ pub trait Operation: Admissible + DeserializeOwned + JsonSchema + Send + Sync + 
 
     /// Says which facts the policies need to see.
     fn asks(&self) -> Asks;
+
+    /// Says what [`run`](Operation::run) would fail with before its first act; looks, and does nothing. The input is as it
+    /// would be carried out.
+    ///
+    /// # Errors
+    /// Fails as the call would.
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+        let _ = ahead;
+        Ok(())
+    }
 
     /// Does it. `permit` holds the input as it may be carried out.
     ///
@@ -95,6 +105,17 @@ pub enum About {
     Profile(Selector),
     /// One sandbox.
     Sandbox(Selector),
+}
+
+/// What is known of a call that is not to be run.
+#[derive(Clone, Copy)]
+pub struct Ahead<'a> {
+    /// The lifecycle core.
+    pub core: &'a Core,
+    /// What its permit would grant.
+    pub grant: &'a Grant,
+    /// Its SQL, as it was read for the decision.
+    pub script: Option<&'a Script>,
 }
 
 /// What an operation's body works with.

@@ -1,5 +1,6 @@
 //! Runs the caller's SQL in a sandbox, as one of the sandbox's own roles.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,8 +14,8 @@ use super::arguments::Whole;
 use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
 use super::sql_results::{ResultSetEntry, SqlResults};
-use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
-use crate::admission::{Admissible, Effective, Permit};
+use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Effective, Grant, Permit};
 use crate::engine::postgres::{
     Param, Rest, ResultLimits, ResultSet, SandboxSession, StatementCall, TxStatus, WireError,
 };
@@ -25,7 +26,8 @@ use crate::model::limits::{
 use crate::model::{
     Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass, StatementFacts,
 };
-use crate::sql::{Script, Statement};
+use crate::sandbox::{BUILT_IN_EXTENSION, Core, Profile};
+use crate::sql::{Installs, Script, Statement};
 use crate::telemetry::span;
 
 /// How long a cancelled statement may take to end before its connection is dropped.
@@ -62,11 +64,23 @@ struct Demands {
     rows_max: Option<u64>,
     bytes_max: Option<u64>,
     timeout_ms_max: Option<u64>,
+    /// Whose demand made the call read-only; the caller did not ask for it.
+    read_only_by: Option<String>,
 }
 
 impl RunSql {
     fn read_only(&self) -> bool {
         self.readonly.unwrap_or(false)
+    }
+
+    /// Refuses a call with a barred statement, unless it goes on after statements that fail.
+    fn refuse_barred(&self, barred: &BTreeMap<u32, Failure>) -> Result<(), Failure> {
+        let first = barred.values().next().filter(|_| !self.continue_on_error.unwrap_or(false));
+        first.map_or(Ok(()), |failure| Err(failure.clone()))
+    }
+
+    fn credential(&self) -> CredentialAccess {
+        if self.read_only() { CredentialAccess::ReadOnly } else { CredentialAccess::Owner }
     }
 
     fn rows_asked(&self) -> Result<u64, Failure> {
@@ -125,6 +139,7 @@ impl Admissible for RunSql {
             && !self.read_only()
         {
             self.readonly = Some(true);
+            self.demands.read_only_by = Some(policy.clone());
             warnings.push(format!("read-only, as policy `{policy}` demands"));
         }
         self.demands.rows_max = lowered(&demands.max_rows, self.rows_asked()?, "row limit", &mut warnings);
@@ -184,12 +199,22 @@ impl Operation for RunSql {
         }
     }
 
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+        let id = ahead.grant.target.ok_or_else(missing_target)?;
+        let script = ahead.script.ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
+        Work::new(self, script, "")?;
+        self.refuse_barred(&barred(script, ahead.core, ahead.grant)?)?;
+        ahead.core.foresee_use(ahead.grant, id, self.credential()).await
+    }
+
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<SqlResults>, Failure> {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let script = call.script.clone().ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         let input = permit.input();
-        let work = Work::new(input, &script, &call.database)?;
-        let access = if input.read_only() { CredentialAccess::ReadOnly } else { CredentialAccess::Owner };
+        let mut work = Work::new(input, &script, &call.database)?;
+        work.barred = barred(&script, &call.core, permit.grant())?;
+        input.refuse_barred(&work.barred)?;
+        let access = input.credential();
         let started = Instant::now();
         // A session may have to be waited for: within the call's time, and cancelled like what follows.
         let session = tokio::time::timeout_at(started + work.timeout, call.core.session(&permit, id, access));
@@ -255,6 +280,8 @@ struct Work<'a> {
     timeout: Duration,
     read_only: bool,
     continue_on_error: bool,
+    /// Statements that are not sent, by their number.
+    barred: BTreeMap<u32, Failure>,
 }
 
 impl<'a> Work<'a> {
@@ -282,7 +309,11 @@ impl<'a> Work<'a> {
             }
         }
         if input.read_only() {
-            statements.iter().zip(1..).try_for_each(|(statement, index)| check_read_only(statement, index))?;
+            let demanded_by = input.demands.read_only_by.as_deref();
+            statements
+                .iter()
+                .zip(1..)
+                .try_for_each(|(statement, index)| check_read_only(statement, index, demanded_by))?;
         }
         Ok(Self {
             database,
@@ -294,6 +325,7 @@ impl<'a> Work<'a> {
             timeout,
             read_only: input.read_only(),
             continue_on_error: input.continue_on_error.unwrap_or(false),
+            barred: BTreeMap::new(),
         })
     }
 
@@ -303,6 +335,14 @@ impl<'a> Work<'a> {
         let mut bytes_left = self.limits.bytes_max;
         let mut committed = false;
         for (statement, index) in self.script.statements.iter().zip(1..) {
+            if let Some(failure) = self.barred.get(&index) {
+                // It fails as a statement does: what is open then cannot be gone on with.
+                if session.status() != TxStatus::Idle {
+                    return Err(failure.clone());
+                }
+                results.add_failure(failure);
+                continue;
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             let limits = ResultLimits { bytes_max: bytes_left, ..self.limits };
             let span = span::statement(&statement.facts.tag, self.database);
@@ -378,8 +418,41 @@ fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
     }
 }
 
+/// Finds the statements, by their number, that install what the profile does not allow. What a function or a DO block
+/// installs is not seen here; there Postgres alone decides, which lets a database's owner make what it trusts.
+fn barred(script: &Script, core: &Core, grant: &Grant) -> Result<BTreeMap<u32, Failure>, Failure> {
+    let mut barred = BTreeMap::new();
+    for (statement, index) in script.statements.iter().zip(1..) {
+        let Some(installs) = &statement.installs else { continue };
+        let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
+        if let Err(mut failure) = check_installs(installs, &profile) {
+            failure.detail_mut().statement_index = Some(index);
+            barred.insert(index, failure);
+        }
+    }
+    Ok(barred)
+}
+
+fn check_installs(installs: &Installs, profile: &Profile) -> Result<(), Failure> {
+    let refuse = |message: String| Failure::new(Code::ExtensionNotAllowed, message);
+    let Some(name) = &installs.name else {
+        return Err(refuse("an extension's name is written in escapes".to_owned()).hint("write the name as it is"));
+    };
+    if name == BUILT_IN_EXTENSION {
+        return Ok(());
+    }
+    profile.check_extension(name)?;
+    if installs.cascades {
+        let message = format!("CASCADE would install whatever extension `{name}` requires, allowed or not");
+        return Err(refuse(message).hint("create each by a statement of its own, what is required first"));
+    }
+    Ok(())
+}
+
 /// Lets only statements through that passed every test for read-only use.
-fn check_read_only(statement: &Statement, index: u32) -> Result<(), Failure> {
+///
+/// `demanded_by` is the policy that makes the call read-only, where its caller did not.
+fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
     let facts = &statement.facts;
     if facts.read_only_safe {
         return Ok(());
@@ -398,9 +471,15 @@ fn check_read_only(statement: &Statement, index: u32) -> Result<(), Failure> {
             .to_owned()
     } else if reads.contains(&facts.class) {
         format!("only Postgres' own harmless functions are let through; seen: {}", facts.functions.join(", "))
+    } else if let Some(policy) = demanded_by {
+        format!(
+            "policy `{policy}` demands that the call reads only; reads, SHOW, EXPLAIN and COPY … TO STDOUT run, and an \
+             operator can change the policy's settings"
+        )
     } else {
         "reads, SHOW, EXPLAIN and COPY … TO STDOUT run read-only; leave `readonly` away to write".to_owned()
     });
+    failure.policy = demanded_by.map(|policy| (policy.to_owned(), ObligationKind::ReadOnly.as_str().to_owned()));
     failure.detail_mut().statement_index = Some(index);
     Err(failure)
 }

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
-use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
+use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Check, CheckStatus, Failure, Impact, ObligationKind, counted};
+use crate::model::{Check, CheckStatus, CredentialAccess, Failure, Impact, ObligationKind, counted};
 
 /// Arguments of `verify_sandbox`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -86,6 +86,11 @@ impl Operation for VerifySandbox {
 
     fn asks(&self) -> Asks {
         Asks { about: About::Sandbox((&self.database).into()), ..Asks::default() }
+    }
+
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+        let id = ahead.grant.target.ok_or_else(missing_target)?;
+        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Verified>, Failure> {

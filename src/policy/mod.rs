@@ -9,6 +9,7 @@ mod evaluator;
 mod holder;
 mod merge;
 mod owners;
+mod schema;
 mod set;
 mod spec;
 pub mod wasm;

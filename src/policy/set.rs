@@ -21,6 +21,7 @@ use crate::telemetry::span;
 
 use super::merge::{Part, merge};
 use super::owners::Owners;
+use super::schema;
 use super::spec::hex;
 use super::{
     COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, FUEL_MAX, FUEL_MIN, Limits, Loaded, Loader,
@@ -89,7 +90,8 @@ pub struct LoadFault {
 impl fmt::Display for LoadFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.policy.as_str(), self.path.as_str()) {
-            ("", _) => f.write_str(&self.message),
+            ("", "") => f.write_str(&self.message),
+            ("", path) => write!(f, "`{path}`: {}", self.message),
             (policy, "") => write!(f, "policy `{policy}`: {}", self.message),
             (policy, path) => write!(f, "policy `{policy}`, `{path}`: {}", self.message),
         }
@@ -339,6 +341,8 @@ fn load_policy(loader: &dyn Loader, spec: &Spec) -> Result<Policy, Vec<LoadFault
     }
     // Sections with equal settings are configured and compiled once.
     let mut done: BTreeMap<&str, Configured> = BTreeMap::new();
+    let schema = &loaded.description().settings_schema;
+    let base_faults = schema::faults(schema, &spec.settings);
     let mut configure = |path: &str, settings: &'_ str, faults: &mut Vec<LoadFault>| -> Option<Configured> {
         let key = std::iter::once(&spec.settings).chain(spec.sections.iter().map(|section| &section.settings));
         let key = key.map(String::as_str).find(|known| *known == settings)?;
@@ -348,13 +352,38 @@ fn load_policy(loader: &dyn Loader, spec: &Spec) -> Result<Policy, Vec<LoadFault
                 evaluator: std::sync::Arc::clone(&configured.evaluator),
             });
         }
-        let configured = configure_section(loaded.as_ref(), path, settings, &fault, faults)?;
+        let mut found = schema::faults(schema, settings);
+        let shape = found.iter().any(|fault| fault.shape);
+        if path != BASE {
+            // What a section takes over from beneath is said where it stands.
+            found.retain(|fault| !base_faults.contains(fault) || !is_same(&fault.path, settings, &spec.settings));
+        }
+        let by_schema: Vec<_> =
+            found.into_iter().map(|found| fault(&joined(path, &found.path), found.message)).collect();
+        let known = by_schema.len();
+        faults.extend(by_schema);
+        // Of another shape than it reads, it could only name the first fault again.
+        if shape {
+            return None;
+        }
+        let mut own = Vec::new();
+        let configured = configure_section(loaded.as_ref(), path, settings, &fault, &mut own);
+        let said = |fault: &LoadFault, faults: &[LoadFault]| faults.iter().any(|other| other.path == fault.path);
+        own.retain(|fault| !said(fault, faults));
+        let inherited = |fault: &LoadFault| {
+            let relative = fault.path.strip_prefix(path).unwrap_or_default().trim_start_matches('.');
+            let beneath = LoadFault { path: joined(BASE, relative), ..fault.clone() };
+            path != BASE && faults.contains(&beneath) && is_same(relative, settings, &spec.settings)
+        };
+        own.retain(|fault| !inherited(fault));
+        faults.extend(own);
+        let configured = configured.filter(|_| known == 0)?;
         let copy =
             Configured { buckets: configured.buckets.clone(), evaluator: std::sync::Arc::clone(&configured.evaluator) };
         done.insert(key, copy);
         Some(configured)
     };
-    let base = configure("settings", &spec.settings, &mut faults);
+    let base = configure(BASE, &spec.settings, &mut faults);
     let mut sections = Vec::new();
     for section in &spec.sections {
         let path = format!("owners.{}", section.pattern);
@@ -388,10 +417,7 @@ fn configure_section(
             }
         },
         Err(ConfigureError::Problems(problems)) => {
-            faults.extend(problems.into_iter().map(|problem| {
-                let separator = if problem.path.is_empty() { "" } else { "." };
-                fault(&format!("{path}{separator}{}", problem.path), problem.message)
-            }));
+            faults.extend(problems.into_iter().map(|problem| fault(&joined(path, &problem.path), problem.message)));
             None
         }
         Err(ConfigureError::Fault(PolicyFault { code, detail })) => {
@@ -399,6 +425,23 @@ fn configure_section(
             None
         }
     }
+}
+
+/// Where a policy's own settings stand, for all owners without a section.
+const BASE: &str = "settings";
+
+fn joined(path: &str, within: &str) -> String {
+    if within.is_empty() { path.to_owned() } else { format!("{path}.{within}") }
+}
+
+/// Returns whether the top-level key that `path` is in has one value in both settings, so that one took it over.
+fn is_same(path: &str, one: &str, other: &str) -> bool {
+    let key = path.split(['.', '[']).next().unwrap_or_default();
+    if key.is_empty() {
+        return one == other;
+    }
+    let value = |settings: &str| serde_json::from_str::<serde_json::Value>(settings).ok()?.get(key).cloned();
+    value(one).is_some_and(|one| value(other) == Some(one))
 }
 
 fn settings_digest(spec: &Spec) -> String {

@@ -11,10 +11,10 @@ use super::core::require;
 use super::pool::{Reusable, Turn};
 use super::request::{over_ttl, ttl_limit};
 use super::{Core, Profile, Sandbox, State, not_found};
-use crate::admission::Permit;
+use crate::admission::{Grant, Permit};
 use crate::engine::postgres::SandboxSession;
 use crate::engine::{ConnectionInfo, EngineError, ExtensionInfo, OWNER_LOGIN_CHECK};
-use crate::model::{Check, CheckStatus, Code, CredentialAccess, Failure, Impact, SandboxId, Secret};
+use crate::model::{Check, CheckStatus, Code, CredentialAccess, Failure, Impact, Limit, SandboxId, Secret};
 use crate::store::Find;
 
 /// How long a call waits before it tries a crowded server again, the first and the later times: a closed session's
@@ -87,13 +87,7 @@ impl Core {
         require(permit, Impact::Writes, Some(id))?;
         let (profile, sandbox) = self.locate(permit, id).await?;
         let limit = ttl_limit(profile.settings(), &permit.grant().obligations);
-        if ttl_minutes == 0 {
-            return Err(Failure::new(Code::InvalidTtl, "a ttl of 0 minutes is none")
-                .hint(format!("ask for 1 to {} minutes", limit.value)));
-        }
-        if ttl_minutes > limit.value {
-            return Err(over_ttl(profile.name(), ttl_minutes, &limit));
-        }
+        check_extension(&profile, ttl_minutes, &limit)?;
         let core = self.clone();
         self.detached(async move {
             let Some(extended) = profile.store.extend(id, ttl_minutes, limit.value).await? else {
@@ -106,6 +100,35 @@ impl Core {
             Ok(extended)
         })
         .await
+    }
+
+    /// Says what [`Core::extend`] would refuse with.
+    ///
+    /// # Errors
+    /// Fails as the extension would.
+    pub async fn foresee_extend(&self, grant: &Grant, id: SandboxId, ttl_minutes: u64) -> Result<(), Failure> {
+        let (profile, sandbox) = self.locate_granted(grant, id).await?;
+        let limit = ttl_limit(profile.settings(), &grant.obligations);
+        check_extension(&profile, ttl_minutes, &limit)?;
+        // What may still be extended is the row's to say: ready, expired or not.
+        if sandbox.state != State::Ready || lived_minutes(&sandbox).saturating_add(ttl_minutes) > limit.value {
+            return Err(not_extended(&profile, &sandbox, limit.value).await?);
+        }
+        Ok(())
+    }
+
+    /// Says what [`Core::session`] and [`Core::credentials`] would refuse with before they ask the server for one.
+    ///
+    /// # Errors
+    /// Fails as the use would.
+    pub async fn foresee_use(&self, grant: &Grant, id: SandboxId, access: CredentialAccess) -> Result<(), Failure> {
+        let (profile, sandbox) = self.locate_granted(grant, id).await?;
+        sandbox.usable()?;
+        if access == CredentialAccess::Owner {
+            refuse_if_read_only(grant)?;
+            self.foresee_owner(grant, &profile, &sandbox).await?;
+        }
+        Ok(())
     }
 
     /// Lends a session as one of the sandbox's roles. Waits where the sandbox, its owner or this program have as many
@@ -125,7 +148,7 @@ impl Core {
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         if access == CredentialAccess::Owner {
-            refuse_if_read_only(permit)?;
+            refuse_if_read_only(permit.grant())?;
             self.admit_owner(permit, &profile, &sandbox).await?;
         }
         let pool = &self.inner().pool;
@@ -216,7 +239,7 @@ impl Core {
     ) -> Result<(ConnectionInfo, Secret), Failure> {
         require(permit, Impact::Discloses, Some(id))?;
         if access == CredentialAccess::Owner {
-            refuse_if_read_only(permit)?;
+            refuse_if_read_only(permit.grant())?;
         }
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
@@ -294,8 +317,24 @@ fn excuse_withheld_login(check: &mut Check) {
     }
 }
 
-fn refuse_if_read_only<T>(permit: &Permit<T>) -> Result<(), Failure> {
-    let demanding = &permit.grant().obligations.read_only;
+fn check_extension(profile: &Profile, ttl_minutes: u64, limit: &Limit) -> Result<(), Failure> {
+    if ttl_minutes == 0 {
+        return Err(Failure::new(Code::InvalidTtl, "a ttl of 0 minutes is none")
+            .hint(format!("ask for 1 to {} minutes", limit.value)));
+    }
+    if ttl_minutes > limit.value {
+        return Err(over_ttl(profile.name(), ttl_minutes, limit));
+    }
+    Ok(())
+}
+
+/// Returns how long a sandbox has lived, in minutes begun.
+fn lived_minutes(sandbox: &Sandbox) -> u64 {
+    u64::try_from(sandbox.read_at.ms_since(sandbox.created_at)).unwrap_or(0).div_ceil(60_000)
+}
+
+fn refuse_if_read_only(grant: &Grant) -> Result<(), Failure> {
+    let demanding = &grant.obligations.read_only;
     match demanding.first() {
         Some(policy) => Err(Failure::new(
             Code::ObligationUnmet,
@@ -311,8 +350,7 @@ async fn not_extended(profile: &Arc<Profile>, before: &Sandbox, life_minutes_max
     let Some(now) = profile.store.find(&Find::Id(before.id)).await? else { return Ok(not_found()) };
     Ok(match now.state {
         State::Ready => {
-            let lived = u64::try_from(now.read_at.ms_since(now.created_at)).unwrap_or(0).div_ceil(60_000);
-            let left = life_minutes_max.saturating_sub(lived);
+            let left = life_minutes_max.saturating_sub(lived_minutes(&now));
             let text = format!(
                 "sandbox `{}` would live longer than the limit of {life_minutes_max} minutes from its creation",
                 now.names.database

@@ -12,7 +12,7 @@ use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::upkeep::Steward;
 use super::{Core, Profile, Sandbox, not_found};
-use crate::admission::{Permit, SystemReason};
+use crate::admission::{Grant, Permit, SystemReason};
 use crate::engine::EngineError;
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope};
 use crate::store::{After, ByteLimits, Find, LoginTurn};
@@ -61,6 +61,24 @@ impl Core {
             Some(now) if now.login_withheld => Err(being_given_back(&now)),
             Some(now) => now.usable(),
         }
+    }
+
+    /// Says what [`Core::admit_owner`] would refuse with, and notes and gives back nothing.
+    pub(super) async fn foresee_owner(
+        &self,
+        grant: &Grant,
+        profile: &Profile,
+        sandbox: &Sandbox,
+    ) -> Result<(), Failure> {
+        let mut limits = sandbox.byte_limits;
+        if grant.impact == Impact::Writes {
+            let decided = &grant.obligations.max_database_bytes;
+            limits = ByteLimits::new(decided);
+            for (scope, limit) in decided {
+                refuse_over(profile, sandbox, *scope, limit.value, &format!(", set by `{}`", limit.set_by)).await?;
+            }
+        }
+        if sandbox.login_withheld { refuse_over_any(profile, sandbox, limits).await } else { Ok(()) }
     }
 
     /// Says why the server did not let the owner role in: its login may have been taken away since the sandbox was

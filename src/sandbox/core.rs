@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::decided::Decided;
 use super::pool::SessionPool;
 use super::{Profile, Sandbox, not_found};
-use crate::admission::Permit;
+use crate::admission::{Grant, Permit};
 use crate::engine::SandboxSpec;
 use crate::engine::postgres::SandboxSession;
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
@@ -149,19 +149,37 @@ impl Core {
     pub async fn open(&self, profile: &Profile) -> Result<(), Failure> {
         profile.open().await?;
         let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
-        if first && let Ok(profile) = self.profile(profile.name()) {
+        if first && let Ok(beating) = self.profile(profile.name()) {
             let stopped = self.0.stopped.clone();
             tokio::spawn(async move {
                 while stopped.run_until_cancelled(tokio::time::sleep(fault::every(HEARTBEAT_INTERVAL))).await.is_some()
                 {
-                    if let Err(error) = profile.store.heartbeat().await {
-                        tracing::warn!(profile = profile.name(), %error, "no heartbeat");
+                    if let Err(error) = beating.store.heartbeat().await {
+                        tracing::warn!(profile = beating.name(), %error, "no heartbeat");
                     }
                 }
             });
+            if let Ok(orphaned) = self.sealed_by_lost_keys(profile).await
+                && orphaned > 0
+            {
+                let name = profile.name();
+                tracing::error!(profile = name, sandboxes = orphaned, "{LOST_KEYS}; {LOST_KEYS_REMEDY}");
+            }
             self.0.opened.notify_waiters();
         }
         Ok(())
+    }
+
+    /// Returns how many live sandboxes' passwords were sealed with a key that is not there any more.
+    pub(super) async fn sealed_by_lost_keys(&self, profile: &Profile) -> Result<u64, Failure> {
+        let mut lost = 0;
+        for (sealed, count) in profile.store.sealed_by_key().await? {
+            // What is no envelope cannot be opened either.
+            if !self.0.keys.has_key_of(&Sealed::from_bytes(sealed)).await.unwrap_or(false) {
+                lost += count;
+            }
+        }
+        Ok(lost)
     }
 
     /// Lets what runs come to its end, for at most `deadline`; begins nothing new. What is left then is finished or
@@ -234,6 +252,16 @@ impl Core {
             profile.check_engine(&sandbox)?;
             return Ok((profile, sandbox));
         }
+        self.locate_granted(permit.grant(), id).await
+    }
+
+    /// Finds a sandbox for what a permit grants, or would grant.
+    pub(super) async fn locate_granted(
+        &self,
+        grant: &Grant,
+        id: SandboxId,
+    ) -> Result<(Arc<Profile>, Sandbox), Failure> {
+        let granted = grant.profile.as_deref();
         let mut unreachable = None;
         for profile in self.0.profiles.iter().filter(|profile| granted.is_none_or(|name| name == profile.name())) {
             let found = match self.open(profile).await {
@@ -261,6 +289,11 @@ impl Core {
         Ok(bare_spec(sandbox, owner, readonly))
     }
 }
+
+/// What is wrong where a key file was lost or replaced.
+pub(super) const LOST_KEYS: &str = "no key in the key file opens the passwords of sandboxes that are there";
+/// What to do about it.
+pub(super) const LOST_KEYS_REMEDY: &str = "bring back the `master.keys` they were made with, or delete those sandboxes";
 
 /// What the owner role's password is sealed for.
 pub(super) const OWNER_FIELD: &str = "owner";

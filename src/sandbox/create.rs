@@ -59,6 +59,20 @@ impl Core {
         .await
     }
 
+    /// Says what [`Core::create`] would refuse with before its first act, on the same facts and in the same order.
+    ///
+    /// # Errors
+    /// Fails as the creation would.
+    pub async fn foresee_create(&self, grant: &Grant, request: CreateRequest) -> Result<(), Failure> {
+        let profile = self.profile(&request.profile)?;
+        let request = request.check(profile.settings(), grant)?;
+        self.open(&profile).await?;
+        check_offered(&profile, &request.extensions).await?;
+        let nothing = Secret::new("");
+        let reservation = self.reservation(&profile, grant, &request, &nothing, &nothing)?;
+        profile.store.rehearse(&reservation).await.map_err(Failure::from)
+    }
+
     async fn create_checked(
         &self,
         profile: &Arc<Profile>,

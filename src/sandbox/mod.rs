@@ -29,7 +29,7 @@ pub use list::{ListFilter, ListReport, ProfileFailure};
 pub use pool::Reusable;
 pub use profile::{Profile, ProfileSettings};
 pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
-pub use request::{CreateRequest, quota_limits, ttl_limit};
+pub use request::{BUILT_IN_EXTENSION, CreateRequest, quota_limits, ttl_limit};
 pub use upkeep::{Orphans, UpkeepAudit};
 
 pub use crate::store::{Idempotency, LiveUse, Sandbox, State};

@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 
 use super::Sandbox;
 use super::clock::ClockWatch;
-use super::request::ALLOWED_BY_DEFAULT;
+use super::request::{ALLOWED_BY_DEFAULT, NEVER_ALLOWED, check_extensions};
 use crate::engine::{Engine, ServerInfo};
 use crate::model::{Code, Failure, limits, prefix_fault};
 use crate::store::{FailPoints, Inert, Sessions, Store};
@@ -116,6 +116,20 @@ impl Profile {
     /// Returns the operator's settings.
     pub fn settings(&self) -> &ProfileSettings {
         &self.settings
+    }
+
+    /// Returns the extensions that the profile allows, without those that none may.
+    pub fn allowed_extensions(&self) -> Vec<String> {
+        let allowed = self.settings.allowed_extensions.iter();
+        allowed.filter(|name| !NEVER_ALLOWED.contains(&name.as_str())).cloned().collect()
+    }
+
+    /// Checks that the profile allows an extension.
+    ///
+    /// # Errors
+    /// `extension_not_allowed`, or `invalid_extensions` for what is no name of one.
+    pub fn check_extension(&self, name: &str) -> Result<(), Failure> {
+        check_extensions(&self.name, &[name.to_owned()], &self.settings.allowed_extensions).map(|_| ())
     }
 
     /// Returns the engine's kind, `postgres` for instance.

@@ -8,11 +8,36 @@ use crate::admission::Grant;
 use crate::model::{Code, Failure, Limit, Obligations, Scope};
 use crate::store::{Idempotency, QuotaLimits};
 
-/// Extensions of a profile whose operator names none: in every distribution, trusted, and without reach.
-pub(super) const ALLOWED_BY_DEFAULT: [&str; 6] = ["citext", "hstore", "ltree", "pg_trgm", "pgcrypto", "uuid-ossp"];
+/// Extensions of a profile whose operator names none: of Postgres' own those that it trusts a database's owner with, none
+/// of them a language.
+pub(super) const ALLOWED_BY_DEFAULT: [&str; 20] = [
+    "btree_gin",
+    "btree_gist",
+    "citext",
+    "cube",
+    "dict_int",
+    "fuzzystrmatch",
+    "hstore",
+    "intarray",
+    "isn",
+    "lo",
+    "ltree",
+    "pg_trgm",
+    "pgcrypto",
+    "seg",
+    "tablefunc",
+    "tcn",
+    "tsm_system_rows",
+    "tsm_system_time",
+    "unaccent",
+    "uuid-ossp",
+];
 /// Extensions that reach out of the database or run untrusted code; no profile can allow them.
-const NEVER_ALLOWED: [&str; 8] =
+pub(super) const NEVER_ALLOWED: [&str; 8] =
     ["adminpack", "dblink", "file_fdw", "plperlu", "plpython2u", "plpython3u", "pltclu", "postgres_fdw"];
+
+/// The extension that every database has from the start.
+pub const BUILT_IN_EXTENSION: &str = "plpgsql";
 
 /// A sandbox as it is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,7 +144,7 @@ pub(super) struct CheckedRequest {
 }
 
 /// Returns the extensions once each, in the order given.
-fn check_extensions(profile: &str, asked: &[String], allowed: &[String]) -> Result<Vec<String>, Failure> {
+pub(super) fn check_extensions(profile: &str, asked: &[String], allowed: &[String]) -> Result<Vec<String>, Failure> {
     check_extension_names(asked)?;
     let mut extensions: Vec<String> = Vec::with_capacity(asked.len());
     for name in asked {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Code, Context, Decision, Failure, Phase, Principal, RequestId, ServerFacts, Timestamp};
+use crate::model::{Code, Context, Decision, Failure, Phase, Principal, RequestId, Requested, ServerFacts, Timestamp};
 use crate::operation::{About, Asks, Spec};
 use crate::policy::Set;
 use crate::sandbox::{self, Core, LiveUse, Profile, Resolved, Sandbox};
@@ -77,9 +77,21 @@ impl Facts<'_> {
             statements,
             statement_texts: Vec::new(),
             clone_source: None,
-            requested: self.asks.requested.clone(),
+            requested: self.requested(script),
             outcome: None,
         })
+    }
+
+    /// Returns what is asked for, the extensions that statements install by name among it.
+    fn requested(&self, script: Option<&Script>) -> Requested {
+        let mut requested = self.asks.requested.clone();
+        let installed = script.into_iter().flat_map(|script| &script.statements).filter_map(|s| s.installs.as_ref());
+        for name in installed.filter_map(|installs| installs.name.as_ref()) {
+            if !requested.extensions.contains(name) {
+                requested.extensions.push(name.clone());
+            }
+        }
+        requested
     }
 
     async fn resolve(

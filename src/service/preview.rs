@@ -6,8 +6,12 @@ use serde_json::Value;
 use super::Service;
 use super::facts::{self, Facts};
 use crate::admission::{Account, Gate};
-use crate::model::{Code, Failure, Preview, Previewed, Principal, RequestId, Timestamp};
-use crate::operation::{self, About};
+use crate::model::{
+    Code, Context, Decision, Failure, Mode, PolicyDecision, Preview, Previewed, Principal, RequestId, Said, Timestamp,
+    Verdict,
+};
+use crate::operation::{self, About, Asks};
+use crate::sandbox::Selector;
 
 #[async_trait]
 impl Preview for Service {
@@ -36,8 +40,58 @@ impl Preview for Service {
         let account = Account::new(&context.principal, context.group_owner.as_deref());
         let balances = self.book.balances(&account, &buckets, context.now)?;
         let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &*self.consents };
-        let refusal = prepared.foresee(&gate);
+        let mut refusal = prepared.foresee(&gate, &self.core, script.as_deref()).await;
+        if let Some(refusal) = &mut refusal {
+            self.name_acceptable_extensions(&context, refusal).await;
+        }
         let obligations = decision.obligations.clone();
         Ok(Previewed { decision, obligations, balances, refusal })
     }
+
+    async fn acceptable_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {
+        let names = self.core.profile(profile)?.allowed_extensions();
+        let entry = operation::find(MAKES_SANDBOXES)?;
+        let selector = Selector { profile: Some(profile.to_owned()), ..Selector::default() };
+        // Without what is used so far: nothing is to be opened or started for it.
+        let asks = Asks { about: About::Profile(selector), ..Asks::default() };
+        let facts = Facts { core: &self.core, spec: entry.spec, principal, asks: &asks };
+        let mut context = facts.gather(RequestId::fresh(), Timestamp::now(), None).await?;
+        let set = self.policies().await?.current()?;
+        let account = Account::new(&context.principal, None);
+        let balances = self.book.balances(&account, &set.buckets(&context), context.now)?;
+        let mut acceptable = Vec::new();
+        for name in names {
+            context.requested.extensions = vec![name.clone()];
+            if !refuses_the_extension(&set.decide(&context, &balances)) {
+                acceptable.push(name);
+            }
+        }
+        Ok(acceptable)
+    }
+}
+
+impl Service {
+    /// Names in a refusal of an extension those that would really be had: that profile and policies both allow.
+    pub(super) async fn name_acceptable_extensions(&self, context: &Context, failure: &mut Failure) {
+        if failure.code != Code::ExtensionNotAllowed {
+            return;
+        }
+        let Some(server) = &context.server else { return };
+        if let Ok(acceptable) = self.acceptable_extensions(&context.principal, &server.profile).await {
+            failure.allowed = acceptable;
+        }
+    }
+}
+
+/// The operation that takes extensions.
+const MAKES_SANDBOXES: &str = "create_database";
+
+/// Returns whether a policy that counts refuses for the sake of the extension.
+fn refuses_the_extension(decision: &Decision) -> bool {
+    decision.reports.iter().filter(|report| report.mode == Mode::Enforce).any(|report| match &report.said {
+        Said::Decided(PolicyDecision { verdict: Verdict::Deny(denial), .. }) => {
+            denial.code == Code::ExtensionNotAllowed.as_str()
+        }
+        Said::Decided(_) | Said::NotConcerned | Said::Failed(_) => false,
+    })
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::admission::{AppliedLimit, limits};
 use crate::audit::{AuditError, Closing, Outcome};
-use crate::model::{Context, Decision, Failure, RequestId, SandboxId, Timestamp};
+use crate::model::{Code, Context, Decision, Failure, RequestId, SandboxId, Timestamp};
 use crate::operation::envelope::{LimitNote, PolicyNote};
 use crate::operation::{Done, Envelope};
 use crate::telemetry::span;
@@ -38,6 +38,11 @@ impl Trail {
     /// Keeps the facts.
     pub(super) fn facts(&self, context: Context) -> &Context {
         self.context.get_or_init(|| context)
+    }
+
+    /// Returns the facts, once they are gathered.
+    pub(super) fn context(&self) -> Option<&Context> {
+        self.context.get()
     }
 
     /// Keeps the decision.
@@ -140,10 +145,24 @@ fn acted(outcome: &Result<Done<Value>, Failure>) -> bool {
 /// Logs why a request failed: refusals are the gate's daily work, and what nobody intended is for people to see.
 fn log(id: RequestId, failure: &Failure) {
     let detail = failure.audit.as_deref().unwrap_or_default();
-    let intended =
-        matches!(failure.code.category(), "policy" | "validation" | "sql_analysis" | "sql_syntax" | "sql_execution");
-    if intended {
-        tracing::debug!(request = %id, code = failure.code.as_str(), detail, "request refused");
+    // Everything that a caller's own doing brings about. What auditors are told of it, about other owners' sandboxes for
+    // instance, is in the audit only: a caller of the command line, or on a pipe, reads this log.
+    let callers_own = matches!(
+        failure.code.category(),
+        "policy"
+            | "validation"
+            | "sql_analysis"
+            | "sql_syntax"
+            | "sql_execution"
+            | "config"
+            | "lifecycle"
+            | "timeout"
+            | "busy"
+            | "template"
+            | "snapshot"
+    ) && failure.code != Code::InvalidConfiguration;
+    if callers_own {
+        tracing::debug!(request = %id, code = failure.code.as_str(), "request refused");
     } else {
         tracing::warn!(request = %id, code = failure.code.as_str(), detail, "request failed");
     }

@@ -6,6 +6,8 @@
 
 mod define;
 
+pub(super) use define::installs;
+
 use std::ops::Range;
 
 use super::scanner::TokenKind;

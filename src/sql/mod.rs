@@ -56,8 +56,19 @@ pub struct Statement {
     pub facts: StatementFacts,
     /// Whether Postgres runs it only outside a transaction block.
     pub wants_autocommit: bool,
+    /// The extension that it installs by name.
+    pub installs: Option<Installs>,
     /// For COPY … FROM STDIN: the bytes of the data that follows it, without the final `\.`.
     pub copy_data: Option<Range<usize>>,
+}
+
+/// An extension that a statement installs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installs {
+    /// Its name as Postgres folds it; `None` where it is written in escapes.
+    pub name: Option<String>,
+    /// Whether what it requires comes with it.
+    pub cascades: bool,
 }
 
 /// Reads a text. Depends on nothing but the text.
@@ -225,6 +236,7 @@ fn finish(statement: Cut, text: &str, tree: Option<TreeFacts>) -> Statement {
     };
     Statement {
         facts,
+        installs: class::installs(&words),
         text: statement.text.clone(),
         line: statement.line,
         wants_autocommit: statement.reading.wants_autocommit,

@@ -3,7 +3,7 @@
 use tokio_postgres::error::SqlState;
 
 use super::Point;
-use crate::engine::{EngineError, server_condition};
+use crate::engine::{EngineError, metadata_owner, metadata_right, server_condition};
 use crate::model::fault::Injected;
 use crate::model::{Code, Failure, SandboxId};
 
@@ -38,6 +38,22 @@ pub enum StoreError {
         database: String,
         /// How it is known.
         fault: String,
+    },
+    /// The admin may not make the schema.
+    #[error("role `{role}` may not make the schema `pgsandbox` in database `{database}`")]
+    NoRight {
+        /// The metadata database.
+        database: String,
+        /// The admin.
+        role: String,
+    },
+    /// There is a schema of our name, and it belongs to another role.
+    #[error("schema `pgsandbox` of database `{database}` does not belong to role `{role}`")]
+    NotOwned {
+        /// The metadata database.
+        database: String,
+        /// The admin.
+        role: String,
     },
     /// The schema was written by a newer version of this program.
     #[error("schema `pgsandbox` of database `{database}` has version {found}; this program knows up to {known}")]
@@ -142,6 +158,8 @@ impl From<StoreError> for Failure {
             ),
             StoreError::Foreign { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("use another admin database, or move the schema away; it was not touched"),
+            StoreError::NoRight { database, role } => metadata_right(&database, &role),
+            StoreError::NotOwned { database, role } => metadata_owner(&database, &role),
             StoreError::Newer { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("use the newer version of this program; the schema was not touched"),
             StoreError::Fenced => Self::new(Code::Busy, text).hint("look at the sandbox again before a second try"),

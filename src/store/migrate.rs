@@ -25,12 +25,12 @@ fn known_version() -> i32 {
 
 /// Checks the schema without changing anything. Returns whether it is there in this program's version.
 pub(super) async fn look(session: &StoreSession) -> Result<bool, StoreError> {
-    Ok(installed_version(&**session).await? == Some(known_version()))
+    Ok(installed(&**session).await?.version() == Some(known_version()))
 }
 
 /// Checks the schema, and migrates it where it is missing or older.
 pub(super) async fn migrate(session: &mut StoreSession) -> Result<(), StoreError> {
-    if installed_version(&**session).await? == Some(known_version()) {
+    if installed(&**session).await?.version() == Some(known_version()) {
         return Ok(());
     }
     let transaction = session.transaction().await.map_err(StoreError::from_driver("begin migrating"))?;
@@ -39,11 +39,13 @@ pub(super) async fn migrate(session: &mut StoreSession) -> Result<(), StoreError
         .await
         .map_err(StoreError::from_driver("take turns migrating"))?;
     // Again, now that nobody else migrates.
-    let installed = installed_version(&transaction).await?;
-    if installed.is_none() {
-        found_schema(&transaction).await?;
+    let installed = installed(&transaction).await?;
+    match installed {
+        Installed::Nothing => found_schema(&transaction, "create schema pgsandbox").await?,
+        Installed::Empty => found_schema(&transaction, "").await?,
+        Installed::Version(_) => {}
     }
-    let done = usize::try_from(installed.unwrap_or(0)).unwrap_or(0);
+    let done = usize::try_from(installed.version().unwrap_or(0)).unwrap_or(0);
     for (number, (name, sql)) in (1i32..).zip(MIGRATIONS).skip(done) {
         transaction.batch_execute(sql).await.map_err(StoreError::from_driver("migrate the metadata"))?;
         transaction
@@ -59,9 +61,29 @@ pub(super) async fn migrate(session: &mut StoreSession) -> Result<(), StoreError
     fault::pass("store.migrate-commit.written").await.map_err(|injected| StoreError::injected(&injected))
 }
 
-async fn found_schema(transaction: &Transaction<'_>) -> Result<(), StoreError> {
+/// What is there of our schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Installed {
+    /// No schema of our name, and the right to make it.
+    Nothing,
+    /// One with nothing in it, ours to use: made beforehand, for an admin that may make none.
+    Empty,
+    /// Our own, of this version.
+    Version(i32),
+}
+
+impl Installed {
+    fn version(self) -> Option<i32> {
+        match self {
+            Self::Nothing | Self::Empty => None,
+            Self::Version(version) => Some(version),
+        }
+    }
+}
+
+async fn found_schema(transaction: &Transaction<'_>, create: &str) -> Result<(), StoreError> {
     let sql = format!(
-        "create schema pgsandbox;
+        "{create};
          comment on schema pgsandbox is '{SIGNATURE}';
          create table pgsandbox.migrations (
              number integer primary key, name text not null, sha256 bytea not null,
@@ -70,21 +92,36 @@ async fn found_schema(transaction: &Transaction<'_>) -> Result<(), StoreError> {
     transaction.batch_execute(&sql).await.map_err(StoreError::from_driver("create the metadata schema"))
 }
 
-/// Returns the version that is there, or `None` if there is no schema of our name.
-async fn installed_version(client: &impl GenericClient) -> Result<Option<i32>, StoreError> {
+/// Looks what is there.
+async fn installed(client: &impl GenericClient) -> Result<Installed, StoreError> {
     let typed = StoreError::from_driver("read the metadata's version");
     let row = client
         .query_one(
             "select pg_catalog.current_database()::text, n.oid is not null,
-                    coalesce(pg_catalog.obj_description(n.oid, 'pg_namespace'), '')
+                    coalesce(pg_catalog.obj_description(n.oid, 'pg_namespace'), ''), current_user::text,
+                    case when n.oid is null
+                         then pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')
+                         else pg_catalog.pg_has_role(n.nspowner, 'USAGE') end,
+                    coalesce(pg_catalog.has_schema_privilege(n.oid, 'USAGE'), false),
+                    not exists (select from pg_catalog.pg_depend d
+                                where d.refclassid = 'pg_catalog.pg_namespace'::regclass and d.refobjid = n.oid)
              from (values (1)) one left join pg_catalog.pg_namespace n on n.nspname = 'pgsandbox'",
             &[],
         )
         .await
         .map_err(&typed)?;
     let (database, exists, comment): (String, bool, String) = (row.get(0), row.get(1), row.get(2));
+    let (role, may, usable, empty): (String, bool, bool, bool) = (row.get(3), row.get(4), row.get(5), row.get(6));
     if !exists {
-        return Ok(None);
+        return if may { Ok(Installed::Nothing) } else { Err(StoreError::NoRight { database, role }) };
+    }
+    // Whoever owns it may have let others use it once it was made.
+    let made_beforehand = comment.is_empty() && empty;
+    if !may && (made_beforehand || !usable) {
+        return Err(StoreError::NotOwned { database, role });
+    }
+    if made_beforehand {
+        return Ok(Installed::Empty);
     }
     if comment != SIGNATURE {
         return Err(StoreError::Foreign { database, fault: "it does not bear our comment".to_owned() });
@@ -101,7 +138,7 @@ async fn installed_version(client: &impl GenericClient) -> Result<Option<i32>, S
             return Err(StoreError::Foreign { database, fault: format!("migration `{name}` is not the one we know") });
         }
     }
-    Ok(Some(found))
+    Ok(Installed::Version(found))
 }
 
 fn digest(sql: &str) -> Vec<u8> {

@@ -2,7 +2,7 @@
 //!
 //! Neither ever delays a request: log lines and finished spans go into bounded queues, and what does not fit is
 //! lost and counted. Standard output belongs to the protocol; nothing here writes to it. Only this program's
-//! own spans are exported, and libraries that log whole requests or SQL are held at warnings, whatever the
+//! own spans are exported, and libraries that log whole requests or SQL are held at warnings, or kept out, whatever the
 //! filter says. Without a configured collector no connection is ever made.
 
 mod client;
@@ -20,8 +20,11 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
-use tracing::{Dispatch, Metadata};
+use tracing::{Dispatch, Event, Metadata};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
+use tracing_subscriber::fmt::FmtContext;
+use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Registry, fmt};
@@ -34,12 +37,11 @@ use export::Counts;
 use stderr::StderrLog;
 
 /// What is logged unless `PGSANDBOX_LOG` says otherwise.
-pub const LOG_FILTER_DEFAULT: &str = "info,rmcp=error,tokio_postgres=warn";
+pub const LOG_FILTER_DEFAULT: &str = "info,tokio_postgres=warn";
 /// Libraries that print requests, SQL or headers when they are asked to be talkative.
-const QUIET: [&str; 8] =
-    ["rmcp", "tokio_postgres", "hyper", "hyper_util", "h2", "rustls", "sqlparser", "opentelemetry"];
-/// The one whose warnings quote what a peer has sent: an answer that was an error, for instance, as it went out.
-const QUOTING: &str = "rmcp";
+const QUIET: [&str; 7] = ["tokio_postgres", "hyper", "hyper_util", "h2", "rustls", "sqlparser", "opentelemetry"];
+/// The library that prints whole messages, results among them, at every level; its errors come back to us as values.
+const SILENT: &str = "rmcp";
 /// The crate's own targets, the only ones that are exported.
 const OWN: &str = "pgsandbox";
 
@@ -194,7 +196,34 @@ where
 {
     let filter = EnvFilter::try_new(directives).map_err(|_| TelemetryError::Filter(FILTER_FAULT.to_owned()))?;
     let filter = filter.and(filter_fn(may_be_logged));
-    Ok(fmt::layer().with_writer(writer).with_ansi(false).with_filter(filter))
+    Ok(fmt::layer().with_writer(writer).with_ansi(false).event_format(PlainLine).with_filter(filter))
+}
+
+/// Writes an event as a line: when, how grave, from where, what. Of the spans around it only their names: their fields
+/// are for the collector, and say more than somebody who reads stderr, a caller perhaps, should be told.
+struct PlainLine;
+
+impl<S, N> FormatEvent<S, N> for PlainLine
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let metadata = event.metadata();
+        SystemTime.format_time(&mut line)?;
+        write!(line, " {:>5} ", metadata.level())?;
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            write!(line, "{}: ", span.name())?;
+        }
+        write!(line, "{}: ", metadata.target())?;
+        context.field_format().format_fields(line.by_ref(), event)?;
+        writeln!(line)
+    }
 }
 
 /// Says what is wrong with a log filter, if anything.
@@ -218,15 +247,10 @@ pub fn header_fault(name: &str, value: &str) -> Option<String> {
 fn may_be_logged(metadata: &Metadata<'_>) -> bool {
     let within_request =
         metadata.is_span() && is_within(metadata.target(), OWN) && metadata.target() != span::REQUEST_TARGET;
-    if within_request {
+    if within_request || is_within(metadata.target(), SILENT) {
         return false;
     }
-    let loudest = match metadata.target() {
-        target if is_within(target, QUOTING) => LevelFilter::ERROR,
-        target if QUIET.iter().any(|library| is_within(target, library)) => LevelFilter::WARN,
-        _ => LevelFilter::TRACE,
-    };
-    *metadata.level() <= loudest
+    *metadata.level() <= LevelFilter::WARN || !QUIET.iter().any(|library| is_within(metadata.target(), library))
 }
 
 /// Only spans: an event's text may say more than a trace should keep.

@@ -7,7 +7,7 @@ use pgsandbox::engine::postgres::{
     PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin,
 };
 use pgsandbox::engine::{Engine, EngineError, SandboxSpec};
-use pgsandbox::model::{CheckStatus, Code, CredentialAccess, SandboxId, SandboxNames, Secret, Timestamp};
+use pgsandbox::model::{CheckStatus, Code, CredentialAccess, Failure, SandboxId, SandboxNames, Secret, Timestamp};
 use tokio_postgres::Client;
 
 use crate::harness::{self, Cluster, clusters, own_cluster};
@@ -588,7 +588,7 @@ async fn a_pooler_that_drops_start_up_settings_is_refused() {
     let port = pooler(cluster.port).await;
     let url = cluster.superuser_url().replace(&format!(":{}/", cluster.port), &format!(":{port}/"));
     let refused = PostgresEngine::new(server(&url)).ready().await;
-    assert!(matches!(&refused, Err(EngineError::Unsupported(why)) if why.contains("pooler")), "{refused:?}");
+    assert!(matches!(&refused, Err(EngineError::Unsuited { check: "postgres.settings", .. })), "{refused:?}");
 }
 
 #[tokio::test]
@@ -597,7 +597,13 @@ async fn an_admin_that_cannot_do_the_work_is_refused() {
         let admin = cluster.superuser("postgres").await;
         admin.batch_execute("CREATE ROLE weak LOGIN CREATEDB PASSWORD 'weak'").await.unwrap();
         let engine = PostgresEngine::new(server(&cluster.url("weak", "weak", "postgres")));
-        assert!(matches!(engine.ready().await, Err(EngineError::Unsupported(_))));
+        let refused = engine.ready().await;
+        let named =
+            |f: &Failure| f.message.contains("lacks CREATEROLE") && f.hint.as_ref().unwrap().contains("ALTER ROLE");
+        assert!(
+            matches!(&refused, Err(EngineError::Unsuited { check: "postgres.admin", failure }) if named(failure)),
+            "{refused:?}"
+        );
         let engine = PostgresEngine::new(server(&cluster.url("weak", "wrong", "postgres")));
         assert!(matches!(engine.ready().await, Err(EngineError::Auth { .. })));
         admin.batch_execute("DROP ROLE weak").await.unwrap();

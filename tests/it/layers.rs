@@ -64,7 +64,18 @@ const ADMISSION_BELOW_THE_GATE: &[(&str, &[&str])] = &[
     ("sandbox", &["Permit", "Grant", "SystemAuthority", "SystemReason"]),
     (
         "operation",
-        &["Permit", "Admissible", "Admitted", "Effective", "Gate", "Receipt", "AppliedLimit", "limits", "self"],
+        &[
+            "Permit",
+            "Grant",
+            "Admissible",
+            "Admitted",
+            "Effective",
+            "Gate",
+            "Receipt",
+            "AppliedLimit",
+            "limits",
+            "self",
+        ],
     ),
 ];
 

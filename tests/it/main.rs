@@ -19,6 +19,7 @@ mod durability;
 mod engine;
 mod escapes;
 mod faults;
+mod first_use;
 mod harness;
 mod hostile;
 mod labelled;

@@ -16,7 +16,7 @@ use super::startup::{self, APPLICATION_NAME, Purpose};
 use super::watch::{Patience, Watched};
 use super::{Credentials, Endpoint, NetError, net};
 use crate::engine::{EngineError, server_condition};
-use crate::model::fault;
+use crate::model::{Code, fault};
 
 /// The oldest major whose settings every supported server knows; used until a server has said its version.
 pub(super) const MAJOR_MIN: u16 = 13;
@@ -95,6 +95,12 @@ impl LoginError {
 
     /// Returns the error with the profile and role it concerns.
     pub(super) fn within(self, profile: &str, user: &str) -> EngineError {
+        if let Self::Net(fault) = &self
+            && let Some((what, remedy)) = tls_fault(fault)
+        {
+            let message = format!("no session with the server of profile `{profile}`: {what}");
+            return EngineError::unsuited("postgres.tls", Code::PostgresConnectionFailed, message, remedy);
+        }
         if self.is_unreachable() {
             return EngineError::Unreachable { profile: profile.to_owned(), detail: self.to_string() };
         }
@@ -118,6 +124,22 @@ impl LoginError {
             }
         }
     }
+}
+
+/// Says what is wrong where a server answers and TLS with it cannot be had as the URL demands, and what to do.
+fn tls_fault(fault: &NetError) -> Option<(String, &'static str)> {
+    let remedy = match fault {
+        NetError::TlsNotOffered => {
+            "let the server offer TLS (`ssl = on`), or give `sslmode=prefer` or `disable` where the way to it is trusted"
+        }
+        NetError::Tls(_) => {
+            "see that the server's certificate names its host and is signed by whom `sslrootcert` trusts"
+        }
+        NetError::CaFile { .. } => "see the file that `sslrootcert` names",
+        NetError::Malformed => "see what listens at the address: it does not answer as a Postgres server does",
+        NetError::Timeout(_) | NetError::Unreachable(_) | NetError::HostName(_) => return None,
+    };
+    Some((fault.to_string(), remedy))
 }
 
 impl AdminSession {
@@ -286,5 +308,17 @@ mod tests {
         assert!(matches!(refused("57P03").within("p", "u"), EngineError::Unreachable { .. }));
         assert!(matches!(refused("3D000").within("p", "u"), EngineError::Refused { .. }));
         assert!(matches!(refused("53300").within("p", "u"), EngineError::Crowded { .. }));
+    }
+
+    #[test]
+    fn a_server_without_tls_is_not_called_unreachable() {
+        for fault in [NetError::TlsNotOffered, NetError::Tls("bad certificate".into()), NetError::Malformed] {
+            let said = fault.to_string();
+            let error = LoginError::Net(fault).within("p", "u");
+            let EngineError::Unsuited { check: "postgres.tls", failure } = &error else { panic!("{error:?}") };
+            assert!(failure.message.contains(&said) && failure.hint.is_some(), "{failure:?}");
+        }
+        let gone = LoginError::Net(NetError::Unreachable("refused".into())).within("p", "u");
+        assert!(matches!(gone, EngineError::Unreachable { .. }));
     }
 }

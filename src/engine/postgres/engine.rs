@@ -46,7 +46,7 @@ impl Engine for PostgresEngine {
 
     fn known_major(&self) -> Option<u16> {
         let asked = self.server.known_info().map(|info| info.major);
-        asked.or_else(|| self.server.managed()?.known_major())
+        asked.or(self.server.settings().major).or_else(|| self.server.managed()?.known_major())
     }
 
     async fn ready(&self) -> Result<ServerInfo, EngineError> {

@@ -8,7 +8,8 @@ use super::managed::{ManagedCluster, discover};
 use super::server::PostgresServer;
 use super::verify::{check, judge, warn_unless};
 use crate::engine::EngineError;
-use crate::model::{Check, CheckStatus};
+use crate::engine::{metadata_owner, metadata_right};
+use crate::model::{Check, CheckStatus, Failure};
 
 /// Below this many free bytes the next sandbox may be the last.
 const FREE_BYTES_MIN: u64 = 1 << 30;
@@ -24,6 +25,10 @@ pub(super) async fn health(server: &Arc<PostgresServer>) -> Vec<Check> {
     let profile = &server.settings().profile;
     let session = match server.admin_session().await {
         Ok(session) => session,
+        Err(EngineError::Unsuited { check: name, failure }) => {
+            checks.push(unsuited(name, &failure));
+            return checks;
+        }
         Err(error) => {
             let mut detail = error.to_string();
             if let EngineError::Unreachable { detail: cause, .. } = &error {
@@ -40,13 +45,13 @@ pub(super) async fn health(server: &Arc<PostgresServer>) -> Vec<Check> {
             checks.push(check("postgres.version", CheckStatus::Ok, &format!("PostgreSQL {}", info.version), None));
             checks.push(admin(info.superuser));
         }
+        Err(EngineError::Unsuited { check: name, failure }) => {
+            checks.push(unsuited(name, &failure));
+            return checks;
+        }
         Err(error) => {
-            checks.push(check(
-                "postgres.version",
-                CheckStatus::Fail,
-                &error.to_string(),
-                Some("choose another server"),
-            ));
+            let failure = Failure::from(error);
+            checks.push(check("postgres.version", CheckStatus::Fail, &failure.message, failure.hint.as_deref()));
             return checks;
         }
     }
@@ -55,6 +60,11 @@ pub(super) async fn health(server: &Arc<PostgresServer>) -> Vec<Check> {
         Err(error) => checks.push(check("postgres.catalogue", CheckStatus::Fail, &error.to_string(), None)),
     }
     checks
+}
+
+/// What an operator has to change, as the check that it fails.
+fn unsuited(name: &str, failure: &Failure) -> Check {
+    check(name, CheckStatus::Fail, &failure.message, failure.hint.as_deref())
 }
 
 fn admin(superuser: bool) -> Check {
@@ -115,6 +125,32 @@ fn disk(data: &Path) -> Option<Check> {
     Some(warn_unless("postgres.disk", free >= FREE_BYTES_MIN, &detail, "free some space, or delete sandboxes"))
 }
 
+/// Looks whether the metadata schema is there and ours to use, or can be made.
+async fn metadata(server: &Arc<PostgresServer>, session: &AdminSession) -> Result<Check, EngineError> {
+    let row = session
+        .query_one(
+            "SELECT pg_catalog.current_database()::text, current_user::text, \
+             pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), \
+             (SELECT pg_catalog.pg_has_role(n.nspowner, 'USAGE') OR pg_catalog.has_schema_privilege(n.oid, 'USAGE') \
+              FROM pg_catalog.pg_namespace n \
+              WHERE n.nspname = 'pgsandbox')",
+            &[],
+        )
+        .await
+        .map_err(refused("look for the metadata schema", &server.settings().profile))?;
+    let (database, role, may_create, owns): (String, String, bool, Option<bool>) =
+        (row.get(0), row.get(1), row.get(2), row.get(3));
+    let name = "postgres.metadata";
+    Ok(match owns {
+        Some(true) => check(name, CheckStatus::Ok, &format!("schema `pgsandbox` of database `{database}`"), None),
+        Some(false) => unsuited(name, &metadata_owner(&database, &role)),
+        None if may_create => {
+            check(name, CheckStatus::Ok, &format!("`{role}` may make the metadata schema in `{database}`"), None)
+        }
+        None => unsuited(name, &metadata_right(&database, &role)),
+    })
+}
+
 async fn inside(server: &Arc<PostgresServer>, session: &AdminSession) -> Result<Vec<Check>, EngineError> {
     let prefix = format!("{}_", server.settings().prefix);
     let failed = refused("list its databases", &server.settings().profile);
@@ -156,5 +192,10 @@ async fn inside(server: &Arc<PostgresServer>, session: &AdminSession) -> Result<
     let detail = format!("max_prepared_transactions = {prepared}");
     let remedy = "set it to 0 unless something needs it: a prepared transaction outlives its session";
     let prepared = warn_unless("postgres.prepared-transactions", prepared == 0, &detail, remedy);
-    Ok(vec![public, connections, prepared])
+    let mut checks = vec![public, connections, prepared];
+    // A managed cluster's metadata has a database of its own, made with it.
+    if server.managed().is_none() {
+        checks.push(metadata(server, session).await?);
+    }
+    Ok(checks)
 }

@@ -14,7 +14,7 @@ use super::admin::{AdminSession, Login, LoginError, ident, refused};
 use super::managed::{ManagedCluster, ManagedSettings};
 use super::{Credentials, Endpoint, PostgresUrl};
 use crate::engine::{EngineError, ServerInfo};
-use crate::model::fault;
+use crate::model::{Code, Failure, fault};
 
 /// The database that a managed cluster's metadata lives in.
 pub const METADATA_DATABASE: &str = "pgsandbox";
@@ -48,6 +48,8 @@ pub struct PostgresSettings {
     pub prefix: String,
     /// Where the server is.
     pub source: ServerSource,
+    /// The major version that an external server must have; a managed one is chosen by its own settings.
+    pub major: Option<u16>,
     /// The most sessions of a sandbox's owner role; the read-only role has as many.
     pub connection_limit: u32,
     /// Temporary files of one session, in kB. Needs a superuser as admin.
@@ -63,6 +65,7 @@ impl PostgresSettings {
             profile: profile.into(),
             prefix: prefix.into(),
             source,
+            major: None,
             // an application's own pool of ten, twice
             connection_limit: 20,
             temp_file_limit_kb: Some(1 << 20),
@@ -342,10 +345,28 @@ impl PostgresServer {
         match self.log_in(&reach, database).await {
             Err(error) if error.is_unreachable() && !error.is_silence() && self.managed.is_some() => {
                 let reach = self.reconnect().await?;
-                self.log_in(&reach, database).await.map_err(|e| e.within(&self.settings.profile, &reach.admin.user))
+                self.log_in(&reach, database).await.map_err(|e| self.login_failed(e, &reach, database))
             }
-            other => other.map_err(|e| e.within(&self.settings.profile, &reach.admin.user)),
+            other => other.map_err(|e| self.login_failed(e, &reach, database)),
         }
+    }
+
+    /// Names what an admin URL names wrongly: a database that is not there, or that its role may not enter.
+    fn login_failed(&self, error: LoginError, reach: &Reach, database: &str) -> EngineError {
+        let (profile, user) = (&self.settings.profile, &reach.admin.user);
+        let (shown, role) = (ident(database), ident(user));
+        let (what, remedy) = match error.sqlstate() {
+            Some("3D000") if database == reach.database => (
+                format!("the server of profile `{profile}` has no database `{database}`"),
+                format!("name another in the profile's admin URL, or run there: CREATE DATABASE {shown} OWNER {role}"),
+            ),
+            Some("42501") if database == reach.database => (
+                format!("role `{user}` of profile `{profile}` may not enter the database `{database}`"),
+                format!("run there as its owner: GRANT CONNECT, CREATE ON DATABASE {shown} TO {role}"),
+            ),
+            Some(_) | None => return error.within(profile, user),
+        };
+        EngineError::unsuited("postgres.database", Code::InvalidConfiguration, what, remedy)
     }
 
     async fn log_in(&self, reach: &Reach, database: &str) -> Result<AdminSession, LoginError> {
@@ -395,7 +416,7 @@ impl PostgresServer {
         let profile = &self.settings.profile;
         let row = session
             .query_one(
-                "SELECT pg_catalog.current_setting('server_version'), r.rolsuper, r.rolcreatedb AND r.rolcreaterole, \
+                "SELECT pg_catalog.current_setting('server_version'), r.rolsuper, r.rolcreatedb, r.rolcreaterole, \
                  pg_catalog.current_setting('search_path') = 'pg_catalog' \
                  AND pg_catalog.current_setting('bytea_output') = 'hex' \
                  AND pg_catalog.current_setting('statement_timeout') <> '0', r.rolname::text \
@@ -404,26 +425,36 @@ impl PostgresServer {
             )
             .await
             .map_err(refused("say what it is", profile))?;
-        let (version, superuser, can_create, pinned, user): (String, bool, bool, bool, String) =
-            (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
+        let (version, superuser, createdb, createrole): (String, bool, bool, bool) =
+            (row.get(0), row.get(1), row.get(2), row.get(3));
+        let (pinned, user): (bool, String) = (row.get(4), row.get(5));
         let major = session.major();
+        let unsuited = |check, text: String, remedy: String| {
+            Err(EngineError::unsuited(check, Code::InvalidConfiguration, text, remedy))
+        };
         if !MAJORS.contains(&major) {
-            return Err(EngineError::Unsupported(format!(
-                "the server of profile `{profile}` is PostgreSQL {major}; versions {} to {} are supported",
-                MAJORS.start(),
-                MAJORS.end()
-            )));
+            let text = format!("the server of profile `{profile}` is PostgreSQL {major}");
+            let remedy =
+                format!("choose another server: versions {} to {} are supported", MAJORS.start(), MAJORS.end());
+            return unsuited("postgres.version", text, remedy);
+        }
+        if let Some(wanted) = self.settings.major.filter(|wanted| *wanted != major) {
+            return Err(other_major(profile, wanted, major));
         }
         if !pinned {
-            return Err(EngineError::Unsupported(format!(
-                "profile `{profile}` is reached through something that drops start-up settings (`options`), a pooler \
-                 perhaps; give the address of the server itself"
-            )));
+            let text = format!(
+                "profile `{profile}` is reached through something that drops start-up settings (`options`), a pooler perhaps"
+            );
+            return unsuited("postgres.settings", text, "give the address of the server itself".to_owned());
         }
-        if !superuser && !can_create {
-            return Err(EngineError::Unsupported(format!(
-                "role `{user}` of profile `{profile}` may not create databases and roles; give it CREATEDB and CREATEROLE"
-            )));
+        let rights: Vec<&str> = [("CREATEDB", createdb), ("CREATEROLE", createrole)]
+            .into_iter()
+            .filter_map(|(right, has)| (!superuser && !has).then_some(right))
+            .collect();
+        if !rights.is_empty() {
+            let text = format!("role `{user}` of profile `{profile}` lacks {}", rights.join(" and "));
+            let remedy = format!("run there as a superuser: ALTER ROLE {} {}", ident(&user), rights.join(" "));
+            return unsuited("postgres.admin", text, remedy);
         }
         Ok(ServerInfo { major, version, superuser })
     }
@@ -470,6 +501,18 @@ impl PostgresServer {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The failure of a profile whose server is not of the version that its configuration demands.
+fn other_major(profile: &str, wanted: u16, major: u16) -> EngineError {
+    let text = format!("profile `{profile}` is set to Postgres {wanted}, and its server is Postgres {major}");
+    let mut failure =
+        Failure::new(Code::VersionMismatch, text).hint("correct the profile's `postgresVersion`, or its admin URL");
+    let detail = failure.detail_mut();
+    detail.requested_version = Some(wanted.to_string());
+    detail.resolved_profile = Some(profile.to_owned());
+    detail.resolved_postgres_version = Some(major.to_string());
+    EngineError::Unsuited { check: "postgres.version", failure: Box::new(failure) }
 }
 
 impl Deref for PooledSession {

@@ -2,6 +2,7 @@
 
 use super::{Class, Detail, Reading, find_query_hazards, unparsed};
 use crate::model::Traits;
+use crate::sql::Installs;
 use crate::sql::scanner::TokenKind;
 use crate::sql::words::Words;
 
@@ -159,6 +160,24 @@ pub(super) fn create(words: &Words<'_>) -> Reading {
         ["SCHEMA"] => create_schema(words, after, Reading { detail: Detail::Nothing, ..reading }),
         _ => reading,
     }
+}
+
+/// Returns the extension that a statement installs. `CREATE LANGUAGE` without a handler is another word for it.
+pub(in crate::sql) fn installs(words: &Words<'_>) -> Option<Installs> {
+    if !words.is(0, "CREATE") {
+        return None;
+    }
+    let (_, kind, after) = object(words)?;
+    let at = match kind {
+        ["EXTENSION"] => words.after(after, &["IF", "NOT", "EXISTS"]),
+        ["LANGUAGE"] if !(after..words.len()).any(|index| words.is(index, "HANDLER")) => after,
+        _ => return None,
+    };
+    let legible = matches!(words.kind(at), Some(TokenKind::Word | TokenKind::QuotedName));
+    Some(Installs {
+        name: legible.then(|| words.name(at).into_owned()),
+        cascades: (at + 1..words.len()).any(|index| words.is(index, "CASCADE")),
+    })
 }
 
 /// Takes the elements of a CREATE SCHEMA into account: tables and views, but also triggers and grants.

@@ -207,6 +207,7 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
         | EngineError::Crowded { .. }
         | EngineError::Busy { .. }
         | EngineError::Unsupported(_)
+        | EngineError::Unsuited { .. }
         | EngineError::Known(_) => false,
     }
 }

@@ -1,0 +1,326 @@
+//! Setting the program up and using it for the first time: what is wrong is named, with what to do about it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use pgsandbox::engine::postgres::{
+    PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin,
+};
+use pgsandbox::engine::{Engine, EngineError};
+use pgsandbox::model::{CheckStatus, Code};
+use serde_json::{Value, json};
+
+use crate::harness::{self, PASSWORD};
+use crate::hostile::code;
+use crate::program::{Cli, Home, Transport};
+
+/// A home with external profiles, each a name, an admin URL and further settings.
+fn home(profiles: &[(&str, &str, Value)]) -> Home {
+    let home = Home::fresh();
+    let profiles: Vec<Value> = profiles
+        .iter()
+        .map(|(name, url, more)| {
+            let mut profile = json!({"name": name, "adminUrl": url});
+            profile.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            profile
+        })
+        .collect();
+    let config = home.path().join("config.json");
+    let default = profiles[0]["name"].clone();
+    fs::write(&config, json!({"defaultProfile": default, "profiles": profiles}).to_string()).unwrap();
+    // It holds a password, and the program warns of one that others may read.
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
+    let path = config.to_str().unwrap().to_owned();
+    home.with("PGSANDBOX_CONFIG", &path)
+}
+
+/// Writes a policy file of the bundled policies, with these settings for some of them.
+fn policies(home: Home, settings: &[(&str, &str)]) -> Home {
+    let names =
+        ["quota", "readonly", "row-limit", "clone-source", "rate-limit", "statement-guard", "extensions", "ownership"];
+    let entry = |name: &&str| {
+        let own = settings.iter().find(|(of, _)| of == name).map_or(String::new(), |(_, text)| format!("{text}\n"));
+        format!("[[policy]]\nsource = \"{name}\"\n{own}")
+    };
+    let file = home.path().join("policies.toml");
+    fs::write(&file, names.iter().map(entry).collect::<String>()).unwrap();
+    let config = home.path().join("config.json");
+    let mut read: Value = serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    read["policies"] = json!(file.to_str().unwrap());
+    fs::write(&config, read.to_string()).unwrap();
+    home
+}
+
+fn prefix(name: &str) -> Value {
+    json!({"databasePrefix": name})
+}
+
+fn failed_checks(home: &Home) -> Vec<(String, String, String)> {
+    let output = home.run(&["doctor", "--format", "json"]);
+    let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let word = |check: &Value, key: &str| check[key].as_str().unwrap_or_default().to_owned();
+    let checks = reply["result"]["checks"].as_array().unwrap_or_else(|| panic!("{reply:#}"));
+    let failed: Vec<_> = checks
+        .iter()
+        .filter(|check| check["status"] == "fail")
+        .map(|check| (word(check, "name"), word(check, "detail"), word(check, "remedy")))
+        .collect();
+    assert_eq!(output.status.code(), Some(i32::from(!failed.is_empty())), "{reply:#}");
+    failed
+}
+
+/// Expects that a call fails with `code`, its hint says `does`, and `doctor` finds the same under `check`.
+fn check_named(home: &Home, expected: &str, says: &str, does: &str, check: &str) {
+    let reply = Cli::new(home).call("create_database", &json!({}));
+    assert_eq!(code(&reply), expected, "{reply:#}");
+    let (message, hint) = (reply["errors"][0]["message"].to_string(), reply["errors"][0]["hint"].to_string());
+    assert!(message.contains(says), "`{says}` is not in {message}");
+    assert!(hint.replace("\\\"", "\"").contains(does), "`{does}` is not in {hint}");
+    let failed = failed_checks(home);
+    let found = failed.iter().find(|(name, ..)| name == check).unwrap_or_else(|| panic!("{check}: {failed:#?}"));
+    assert!(found.1.contains(says) && found.2.contains(does), "{found:?}");
+}
+
+#[tokio::test]
+async fn an_admin_without_a_right_is_told_which_and_works_once_it_has_it() {
+    let cluster = harness::cluster();
+    let admin = cluster.superuser("postgres").await;
+    let role =
+        format!("CREATE ROLE newcomer LOGIN CREATEDB CREATEROLE PASSWORD '{PASSWORD}'; CREATE DATABASE newcomers");
+    for statement in role.split("; ") {
+        admin.batch_execute(statement).await.unwrap();
+    }
+    let url = |database: &str| cluster.url("newcomer", "correct%3Ahorse%2Fbattery%40staple", database);
+    let one = home(&[("own", &*url("newcomers"), prefix("newc"))]);
+    let grant = "GRANT CREATE ON DATABASE \"newcomers\" TO \"newcomer\"";
+    check_named(&one, "invalid_configuration", "may not make the schema", grant, "own: postgres.metadata");
+    // A schema made beforehand does as well as the grant.
+    let inside = cluster.superuser("newcomers").await;
+    inside.batch_execute("CREATE SCHEMA pgsandbox").await.unwrap();
+    let owner = "ALTER SCHEMA pgsandbox OWNER TO \"newcomer\"";
+    check_named(&one, "invalid_configuration", "does not belong to role `newcomer`", owner, "own: postgres.metadata");
+    inside.batch_execute(owner).await.unwrap();
+    let made = Cli::new(&one).call("create_database", &json!({}));
+    assert_eq!(code(&made), "ok", "{made:#}");
+    assert!(failed_checks(&one).is_empty());
+    let id = &made["result"]["databaseId"];
+    assert_eq!(code(&Cli::new(&one).call("delete_database", &json!({"databaseId": id, "wait": true}))), "ok");
+
+    admin.batch_execute("ALTER ROLE newcomer NOCREATEDB").await.unwrap();
+    let alter = "ALTER ROLE \"newcomer\" CREATEDB";
+    check_named(&one, "invalid_configuration", "lacks CREATEDB", alter, "own: postgres.admin");
+
+    let none = home(&[("own", &*url("nowhere"), prefix("newc"))]);
+    check_named(&none, "invalid_configuration", "no database `nowhere`", "CREATE DATABASE", "own: postgres.database");
+    let tls = url("newcomers").replace("sslmode=disable", "sslmode=require");
+    let tls = home(&[("own", &*tls, prefix("newc"))]);
+    check_named(&tls, "postgres_connection_failed", "does not offer TLS", "sslmode", "own: postgres.tls");
+}
+
+#[tokio::test]
+async fn a_server_of_another_version_than_its_profile_says_is_refused() {
+    let cluster = harness::cluster();
+    let other = if cluster.major == 16 { 17 } else { 16 };
+    let parsed = PostgresUrl::parse(&cluster.superuser_url(), UrlOrigin::Operator).unwrap();
+    let mut settings = PostgresSettings::new("own", "vers", ServerSource::External(parsed));
+    settings.major = Some(other);
+    let engine = PostgresEngine::new(PostgresServer::new(settings));
+    assert_eq!(engine.known_major(), Some(other), "it is known before the server is asked");
+    let refused = engine.ready().await;
+    let mismatch =
+        |e: &EngineError| matches!(e, EngineError::Unsuited { failure, .. } if failure.code == Code::VersionMismatch);
+    assert!(refused.as_ref().is_err_and(mismatch), "{refused:?}");
+    let health = engine.health().await;
+    let failed = health.iter().find(|check| check.status == CheckStatus::Fail).unwrap();
+    assert_eq!(failed.name, "postgres.version", "{failed:?}");
+
+    let mut more = prefix("vers");
+    more["postgresVersion"] = json!(other);
+    let home = home(&[("own", &*cluster.superuser_url(), more)]);
+    let reply = Cli::new(&home).call("create_database", &json!({}));
+    assert_eq!(code(&reply), "version_mismatch", "{reply:#}");
+    assert_eq!(reply["errors"][0]["resolvedPostgresVersion"], json!(cluster.major.to_string()));
+    let profiles = Cli::new(&home).call("list_profiles", &json!({}));
+    assert_eq!(profiles["result"]["availablePostgresVersions"], json!([other.to_string()]), "{profiles:#}");
+}
+
+/// Expects that `explain_policy` says of a call what the call gets.
+fn check_foretold(cli: &mut Cli<'_>, operation: &str, input: &Value, expected: &str) -> Value {
+    let told = cli.call("explain_policy", &json!({"operation": operation, "arguments": input}));
+    let reply = cli.call(operation, input);
+    assert_eq!(code(&reply), expected, "{operation} {input}: {reply:#}");
+    assert_eq!(told["result"]["allowed"], json!(expected == "ok"), "{operation} {input}: {told:#}");
+    assert_eq!(told["result"].get("refusal"), reply["errors"].get(0), "{operation} {input}");
+    told
+}
+
+#[tokio::test]
+async fn an_explanation_foretells_what_policies_and_core_refuse() {
+    let cluster = harness::cluster();
+    let url = cluster.superuser_url();
+    let more =
+        json!({"databasePrefix": "told", "allowedExtensions": ["citext", "hstore"], "maxActiveDatabasesPerOwner": 1});
+    let home = policies(
+        home(&[("own", &*url, more)]),
+        &[
+            ("extensions", "settings = { allow = [\"hstore\", \"pgcrypto\"] }"),
+            ("readonly", "settings = { rules = [{ operations = [\"run_sql\"], labels = { mode = \"look\" } }] }"),
+        ],
+    );
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({"labels": {"mode": "look"}}));
+    assert_eq!(code(&made), "ok", "{made:#}");
+    let id = made["result"]["databaseId"].clone();
+    let sql = |text: &str| json!({"databaseId": id, "sql": text});
+    check_foretold(&mut cli, "run_sql", &sql("select 1"), "ok");
+    let told = check_foretold(&mut cli, "run_sql", &sql("create table t (a int)"), "readonly_violation");
+    let demand = json!({"limit": "read-only", "value": "true", "setBy": "readonly"});
+    assert!(told["result"]["limits"].as_array().unwrap().contains(&demand), "{told:#}");
+    let refusal = &told["result"]["refusal"];
+    assert_eq!((&refusal["policy"], &refusal["policyCode"]), (&json!("readonly"), &json!("read-only")), "{refusal:#}");
+    let hint = refusal["hint"].as_str().unwrap();
+    assert!(hint.contains("`readonly` demands") && !hint.contains("leave"), "{hint}");
+    check_foretold(&mut cli, "create_database", &json!({}), "quota_exceeded");
+    // What profile and policy both allow is hstore, and that is said everywhere.
+    for (extension, expected) in [("citext", "extension_not_allowed"), ("pgcrypto", "extension_not_allowed")] {
+        let told = check_foretold(&mut cli, "create_database", &json!({"extensions": [extension]}), expected);
+        assert_eq!(told["result"]["refusal"]["allowed"], json!(["hstore"]), "{extension}: {told:#}");
+    }
+    let listed = cli.call("list_extensions", &json!({}));
+    let names: Vec<_> =
+        listed["result"]["availableExtensions"].as_array().unwrap().iter().map(|e| &e["name"]).collect();
+    assert_eq!(names, [&json!("hstore")]);
+    let profiles = cli.call("list_profiles", &json!({}));
+    assert_eq!(profiles["result"]["profiles"][0]["allowedExtensions"], json!(["hstore"]));
+
+    let extend = |minutes: u64| json!({"databaseId": id, "ttlMinutes": minutes});
+    check_foretold(&mut cli, "extend_database", &extend(1441), "invalid_ttl");
+    let metadata = cluster.superuser("postgres").await;
+    let age = "UPDATE pgsandbox.sandboxes SET created_at = created_at - interval '5 hours', \
+               expires_at = now() - interval '1 minute' WHERE id::text = $1";
+    metadata.execute(age, &[&id.as_str().unwrap()]).await.unwrap();
+    check_foretold(&mut cli, "run_sql", &sql("select 1"), "sandbox_expired");
+    check_foretold(&mut cli, "get_connection_string", &json!({"databaseId": id}), "sandbox_expired");
+    // Its hint says how many minutes are left, which may be one less by the time of the call.
+    let told = cli.call("explain_policy", &json!({"operation": "extend_database", "arguments": extend(1440)}));
+    assert_eq!(told["result"]["refusal"]["code"], "invalid_ttl", "{told:#}");
+    assert_eq!(code(&cli.call("extend_database", &extend(1440))), "invalid_ttl");
+    assert_eq!(code(&cli.call("delete_database", &json!({"databaseId": id, "wait": true}))), "ok");
+}
+
+#[tokio::test]
+async fn only_allowed_extensions_are_installed_by_statements() {
+    let cluster = harness::cluster();
+    let more = json!({"databasePrefix": "exts", "allowedExtensions": ["citext", "earthdistance"]});
+    let home = home(&[("own", &*cluster.superuser_url(), more)]);
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].clone();
+    let sql = |text: &str| json!({"databaseId": id, "sql": text});
+    for text in [
+        "create table before (a int); create extension hstore",
+        "CREATE EXTENSION IF NOT EXISTS \"hstore\" SCHEMA public",
+        "create /* x */ extension if not exists U&\"hstor\\0065\"",
+        "create extension earthdistance cascade",
+        "create extension HStore",
+        "begin; create extension hstore; commit",
+    ] {
+        let told = check_foretold(&mut cli, "run_sql", &sql(text), "extension_not_allowed");
+        assert!(told["result"]["refusal"]["statementIndex"].is_u64(), "{told:#}");
+    }
+    let seen = cli.call(
+        "run_sql",
+        &sql("select extname from pg_extension union all select relname from pg_class where relname = 'before'"),
+    );
+    assert_eq!(seen["result"]["resultSets"][0]["rows"], json!([["plpgsql"]]), "nothing ran of what was refused");
+    let mut on = sql("create extension hstore; create extension if not exists plpgsql; create extension citext");
+    on["continueOnError"] = json!(true);
+    let reply = cli.call("run_sql", &on);
+    assert_eq!(code(&reply), "ok", "{reply:#}");
+    assert!(reply["result"].to_string().contains("extension_not_allowed"), "{reply:#}");
+    let seen = cli.call("run_sql", &sql("select extname from pg_extension order by 1"));
+    assert_eq!(seen["result"]["resultSets"][0]["rows"], json!([["citext"], ["plpgsql"]]));
+    cli.call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn standard_error_tells_a_caller_nothing_that_the_reply_does_not() {
+    let cluster = harness::cluster();
+    let home = home(&[("own", &*cluster.superuser_url(), prefix("seen"))]);
+    let made = Cli::new(&home).call("create_database", &json!({}));
+    let (id, name) = (&made["result"]["databaseId"], made["result"]["databaseName"].as_str().unwrap());
+    let arguments = ["run-sql", "--format", "text", "--database-name", name, "--sql", "select 1"];
+    let others = home.command(&arguments).env("PGSANDBOX_OWNER", "somebody-else").output().unwrap();
+    let said = String::from_utf8(others.stderr).unwrap();
+    assert!(!others.status.success() && said.starts_with("error: there is no such sandbox"), "{said}");
+    assert!(!said.contains(id.as_str().unwrap()) && !said.contains("hidden"), "{said}");
+    assert!(!said.contains("WARN"), "{said}");
+    let audit = home.run(&["audit", "tail", "--operation", "run_sql"]);
+    assert!(String::from_utf8_lossy(&audit.stdout).contains("hidden by a policy"), "the audit says it");
+    Cli::new(&home).call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn a_lost_key_file_is_found_by_doctor_and_said_at_the_start() {
+    let cluster = harness::cluster();
+    let home = home(&[("own", &*cluster.superuser_url(), prefix("keys"))]);
+    let made = Cli::new(&home).call("create_database", &json!({}));
+    let id = &made["result"]["databaseId"];
+    assert!(failed_checks(&home).is_empty());
+    fs::remove_file(home.state().join("master.keys")).unwrap();
+    let failed = failed_checks(&home);
+    assert_eq!(failed.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), ["own: secrets.keys"], "{failed:?}");
+    assert!(failed[0].2.contains("master.keys"), "{failed:?}");
+    let listed = home.run(&["list-databases"]);
+    assert!(listed.status.success() && String::from_utf8_lossy(&listed.stderr).contains("no key in the key file"));
+    // What needs no password still works.
+    assert_eq!(code(&Cli::new(&home).call("delete_database", &json!({"databaseId": id, "wait": true}))), "ok");
+    assert!(failed_checks(&home).is_empty());
+}
+
+#[test]
+fn a_list_says_which_profile_could_not_be_asked() {
+    let home = home(&[("gone", "postgresql://a:b@127.0.0.1:1/postgres?sslmode=disable", prefix("gone"))]);
+    let reply = Cli::new(&home).call("list_databases", &json!({}));
+    assert!(reply["summary"].as_str().unwrap().contains("could not ask `gone`"), "{reply:#}");
+    assert!(reply["warnings"][0].as_str().unwrap().contains("profile `gone` could not be asked"), "{reply:#}");
+}
+
+#[test]
+fn what_an_operator_does_prints_json_where_it_is_asked_for() {
+    let home = Home::fresh();
+    let printed = |arguments: &[&str], status: i32| -> Value {
+        let output = home.run(&[arguments, &["--format", "json"]].concat());
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {output:?}"))
+    };
+    assert_eq!(printed(&["local", "status"], 3)["running"], false);
+    assert_eq!(printed(&["local", "stop"], 0)["running"], false);
+    assert_eq!(printed(&["audit", "verify"], 0)["faults"], json!([]));
+    assert_eq!(printed(&["policy", "list"], 0)["policies"].as_array().unwrap().len(), 9);
+    let quickstart = home.run(&["quickstart", "--format", "json"]);
+    assert_eq!((quickstart.status.code(), quickstart.stdout.len()), (Some(2), 0));
+}
+
+#[test]
+fn every_fault_of_a_policy_file_is_said_at_once_each_where_it_stands() {
+    let url = "postgresql://a:b@127.0.0.1:1/postgres?sslmode=disable";
+    let quota = "mode = \"maybe\"\nsettings = { max_lives = 1, max_bytes = \"many\" }\nowners.\"team-*\" = { max_live = 2 }\n\
+                 owners.solo = { max_live_group = true }";
+    let home =
+        policies(home(&[("own", url, json!({}))]), &[("quota", quota), ("rate-limit", "settings = { cost = 1 }")]);
+    let output = home.run(&["policy", "list"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    let faults: Vec<&str> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+    let expected = [
+        "`policy[0].mode`: `maybe` is no mode",
+        "policy `quota`, `owners.solo.max_live_group`",
+        "policy `quota`, `settings.max_bytes`",
+        "policy `quota`, `settings.max_lives`",
+        "policy `rate-limit`, `settings.cost`",
+    ];
+    assert_eq!(faults.len(), expected.len(), "{said}");
+    for (fault, words) in faults.iter().zip(expected) {
+        assert!(fault.contains(words), "`{words}` is not in: {fault}");
+    }
+}
