@@ -238,6 +238,15 @@ mod tests {
     }
 
     #[test]
+    fn no_more_faults_are_told_than_anybody_reads() {
+        for (keys, told) in [(FAULTS_MAX - 1, FAULTS_MAX - 1), (FAULTS_MAX, FAULTS_MAX), (FAULTS_MAX + 1, FAULTS_MAX)] {
+            let rates: Map<String, Value> = (0..keys).map(|n| (format!("r{n}"), Value::Null)).collect();
+            let settings = serde_json::json!({"rates": rates, "must": "a"}).to_string();
+            assert_eq!(faults(SCHEMA, &settings).len(), told);
+        }
+    }
+
+    #[test]
     fn a_schema_that_says_nothing_finds_nothing() {
         for schema in [
             "",

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 
-use super::core::{LOST_KEYS, LOST_KEYS_REMEDY, OWNER_FIELD, READONLY_FIELD, removal_spec};
+use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
@@ -302,7 +302,6 @@ impl Core {
                     Ok(true) => {
                         checks.push(Self::consistency(profile).await);
                         checks.push(self.usable(profile).await);
-                        checks.push(self.keys_check(profile).await);
                         checks.push(Self::clocks_agree(profile).await);
                     }
                     // Nothing was made on this server yet, or it is an earlier program's: the first use sees to it.
@@ -313,21 +312,6 @@ impl Core {
             all.push((profile.name().to_owned(), checks));
         }
         all
-    }
-
-    async fn keys_check(&self, profile: &Profile) -> Check {
-        let name = "secrets.keys".to_owned();
-        match self.sealed_by_lost_keys(profile).await {
-            Ok(0) => {
-                let detail = "the keys open every live sandbox's passwords".to_owned();
-                Check { name, status: CheckStatus::Ok, detail, remedy: None }
-            }
-            Ok(lost) => {
-                let detail = format!("{LOST_KEYS}: {lost} of them");
-                Check { name, status: CheckStatus::Fail, detail, remedy: Some(LOST_KEYS_REMEDY.to_owned()) }
-            }
-            Err(failure) => Check { name, status: CheckStatus::Warn, detail: failure.message, remedy: failure.hint },
-        }
     }
 
     async fn consistency(profile: &Profile) -> Check {
@@ -402,8 +386,8 @@ impl Core {
             return Check { name: name.to_owned(), status: CheckStatus::Ok, detail, remedy: None };
         }
         faults.truncate(20);
-        let remedy = "bring back the key file that they were sealed with; what was changed in the metadata cannot be \
-                      used any more, only deleted";
+        let remedy = "bring back the key file `master.keys` that they were sealed with; what was changed in the metadata \
+                      cannot be used any more, only deleted";
         let detail = faults.join("; ");
         Check { name: name.to_owned(), status: CheckStatus::Fail, detail, remedy: Some(remedy.to_owned()) }
     }
