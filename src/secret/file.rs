@@ -216,7 +216,12 @@ async fn run(argv: &[String], name: &str, wait: Duration) -> Result<Vec<Key>, Se
     let Some((program, arguments)) = argv.split_first() else {
         return Err(failed("no program is named".to_owned()));
     };
-    let child = tokio::process::Command::new(program)
+    let mut command = tokio::process::Command::new(program);
+    // It may need what its own service wants to be told; nothing that is ours.
+    for (ours, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PGSANDBOX_")) {
+        command.env_remove(ours);
+    }
+    let child = command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
