@@ -270,7 +270,7 @@ async fn a_session_of_the_admins_is_waited_for_and_then_the_program_is_busy() {
     for _ in 0..SESSIONS {
         sessions.push(server.admin_session().await.unwrap());
     }
-    let error = server.admin_session().await.err().expect("all are out");
+    let error = server.admin_session().await.map(drop).unwrap_err();
     assert!(matches!(error, EngineError::Busy { sessions: 8, .. }), "{error:?}");
     // Who waits has the first that comes back.
     let waiting = tokio::spawn({
