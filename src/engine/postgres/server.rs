@@ -435,12 +435,7 @@ impl PostgresServer {
         let unsuited = |check, text: String, remedy: String| {
             Err(EngineError::unsuited(check, Code::InvalidConfiguration, text, remedy))
         };
-        if !MAJORS.contains(&major) {
-            let text = format!("the server of profile `{profile}` is PostgreSQL {major}");
-            let remedy =
-                format!("choose another server: versions {} to {} are supported", MAJORS.start(), MAJORS.end());
-            return unsuited("postgres.version", text, remedy);
-        }
+        check_major(profile, major)?;
         if let Some(wanted) = self.settings.major.filter(|wanted| *wanted != major) {
             return Err(other_major(profile, wanted, major));
         }
@@ -549,6 +544,29 @@ impl Drop for PooledSession {
         let idle = state.idle.entry(std::mem::take(&mut self.database)).or_default();
         if idle.len() < SESSIONS_MAX {
             idle.push((session, now));
+        }
+    }
+}
+
+/// Refuses a server that this program was not made for.
+fn check_major(profile: &str, major: u16) -> Result<(), EngineError> {
+    if MAJORS.contains(&major) {
+        return Ok(());
+    }
+    let text = format!("the server of profile `{profile}` is PostgreSQL {major}");
+    let remedy = format!("choose another server: versions {} to {} are supported", MAJORS.start(), MAJORS.end());
+    Err(EngineError::unsuited("postgres.version", Code::InvalidConfiguration, text, remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn majors_are_taken_at_their_bounds_and_no_further() {
+        for (major, fits) in [(0, false), (12, false), (13, true), (14, true), (17, true), (18, true), (19, false)] {
+            let checked = check_major("local", major);
+            assert_eq!(checked.is_ok(), fits, "{major}: {checked:?}");
         }
     }
 }
