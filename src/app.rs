@@ -156,7 +156,7 @@ where
             app.core.start_upkeep(app.authority.clone(), audit)?;
         }
         let code = work(app.clone()).await;
-        app.core.drain(DRAIN).await;
+        app.core.drain(fault::within(DRAIN)).await;
         telemetry.shutdown(FLUSH).await;
         Ok::<_, StartError>(code)
     })?;

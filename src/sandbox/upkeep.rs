@@ -17,7 +17,7 @@ use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
-use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, Timestamp, Transport, fault};
+use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, Timestamp, Transport, fault};
 use crate::secret::Sealed;
 use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords};
 
@@ -135,7 +135,7 @@ impl Core {
     ) -> Result<Vec<(Sandbox, Failure)>, Failure> {
         let mut failures = Vec::new();
         for _ in 0..PAGES_MAX {
-            let claimed = profile.store.claim(&self.running(), i64::try_from(PAGE).unwrap_or(i64::MAX)).await?;
+            let claimed = profile.store.claim(&self.running(), None, i64::try_from(PAGE).unwrap_or(i64::MAX)).await?;
             if claimed.is_empty() {
                 break;
             }
@@ -164,6 +164,15 @@ impl Core {
             }
         }
         Ok(failures)
+    }
+
+    /// Takes up the plan of one sandbox, if it is due and nobody works on it.
+    pub(super) async fn recover_sandbox(&self, profile: &Arc<Profile>, id: SandboxId) -> Result<(), Failure> {
+        for claimed in profile.store.claim(&self.running(), Some(id), 1).await? {
+            let _running = self.enter(claimed.held.plan);
+            self.recover_one(profile, claimed, None).await?;
+        }
+        Ok(())
     }
 
     async fn recover_one(

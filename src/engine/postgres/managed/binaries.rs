@@ -91,7 +91,7 @@ async fn examine(dir: &Path) -> Option<Installation> {
     fault::pass("spawn.postgres-version").await.ok()?;
     let mut command = Command::new(dir.join("postgres"));
     command.env_clear().envs(ENVIRONMENT).arg("--version").kill_on_drop(true).stdin(std::process::Stdio::null());
-    let output = tokio::time::timeout(VERSION_WAIT, command.output()).await.ok()?.ok()?;
+    let output = tokio::time::timeout(fault::within(VERSION_WAIT), command.output()).await.ok()?.ok()?;
     let version = version_of(&String::from_utf8_lossy(&output.stdout))?;
     let major = super::super::admin::major_of(&version)?;
     Some(Installation { major, version, bin_dir: dir.to_owned() })
