@@ -488,8 +488,21 @@ fn insert_as_a_label_hides_no_new_relation() {
 #[test]
 fn what_keywords_and_tree_read_differently_has_no_known_relations() {
     // `AND` is a label here, and `n` a new table.
-    for sql in ["SELECT d AND INTO n", "SELECT d AND INTO n FROM t", "EXPLAIN SELECT d OR INTO n"] {
+    for sql in [
+        "SELECT d AND INTO n",
+        "SELECT d AND INTO n FROM t",
+        "EXPLAIN SELECT d OR INTO n",
+        "CREATE VIEW v AS SELECT d LIKE INTO n",
+        "CREATE TABLE u AS SELECT d AND INTO n FROM t",
+        "CREATE MATERIALIZED VIEW v AS SELECT d OR INTO n FROM t",
+        "DECLARE c CURSOR FOR SELECT d LIKE INTO n",
+        "PREPARE p AS SELECT d LIKE INTO n",
+        "COPY (SELECT d LIKE INTO n) TO STDOUT",
+    ] {
         assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
+    }
+    for sql in ["CREATE VIEW v AS SELECT a FROM t", "CREATE TABLE u AS SELECT a AS into FROM t"] {
+        assert!(!has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
     }
 }
 
