@@ -104,13 +104,14 @@ impl Operation for ExplainPolicy {
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Explained>, Failure> {
         let input = permit.input();
         let arguments = Value::Object(input.arguments.clone().unwrap_or_default()).to_string();
-        let previewed = call.preview.preview(&permit.grant().principal, &input.operation, &arguments).await?;
+        let mut previewed = call.preview.preview(&permit.grant().principal, &input.operation, &arguments).await?;
         let allowed = previewed.refusal.is_none();
         let summary = match &previewed.refusal {
             None => format!("`{}` would be let through", input.operation),
             Some(refusal) => format!("`{}` would be refused: {}", input.operation, refusal.message),
         };
-        Ok(Done::new(summary, explained(input.operation.clone(), allowed, previewed)))
+        let warnings = std::mem::take(&mut previewed.warnings);
+        Ok(Done::new(summary, explained(input.operation.clone(), allowed, previewed)).warn(warnings))
     }
 }
 
