@@ -73,6 +73,10 @@ impl Reusable for SandboxSession {
         Self::is_usable(self)
     }
 
+    fn is_quiet(&self) -> bool {
+        Self::is_quiet(self)
+    }
+
     async fn reset(&mut self) -> bool {
         Self::reset(self).await.is_ok()
     }

@@ -108,6 +108,24 @@ impl Core {
         }
     }
 
+    /// Does what a program that ends after one call owes to sandboxes' byte quotas: measures those that were not measured
+    /// lately and changes the logins that are due, on the profiles it has used. What fails is left to the next.
+    pub async fn settle(&self, authority: &SystemAuthority, audit: &Arc<dyn UpkeepAudit>) {
+        let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
+        for profile in self.profiles() {
+            if !profile.is_open().await {
+                continue;
+            }
+            let settled = async {
+                self.measure(profile).await?;
+                self.settle_logins(profile, &steward).await
+            };
+            if let Err(failure) = settled.await {
+                tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "sizes could not be settled");
+            }
+        }
+    }
+
     /// Does one round of upkeep on one profile.
     ///
     /// # Errors
