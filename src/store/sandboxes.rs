@@ -437,17 +437,16 @@ impl Store {
     /// # Errors
     /// Fails if the metadata cannot be read.
     pub async fn passwords(&self, id: SandboxId) -> Result<Option<SealedPasswords>, StoreError> {
-        let row = self
-            .session("passwords")
-            .await?
-            .query_opt(
+        self.pass("passwords").await?;
+        let rows = self
+            .read(
+                "read sealed passwords",
                 "select owner_sealed, readonly_sealed from pgsandbox.sandboxes
                  where id = $1 and prefix = $2 and state not in ('deleted', 'failed')",
-                &[&Uuid::from(id), &self.prefix],
+                &[(&Uuid::from(id), Type::UUID), (&self.prefix, Type::TEXT)],
             )
-            .await
-            .map_err(self.typed("read sealed passwords"))?;
-        Ok(row.map(|row| SealedPasswords { owner: row.get(0), readonly: row.get(1) }))
+            .await?;
+        Ok(rows.first().map(|row| SealedPasswords { owner: row.get(0), readonly: row.get(1) }))
     }
 
     /// Returns one live sandbox's sealed owner password for each key that sealed any, with how many that key sealed.
@@ -456,26 +455,26 @@ impl Store {
     /// # Errors
     /// Fails if the metadata cannot be read.
     pub async fn sealed_by_key(&self) -> Result<Vec<(Vec<u8>, u64)>, StoreError> {
-        let typed = self.typed("read which keys seal");
-        let session = self.session("sealed-by-key").await?;
-        let there = session
-            .query_one("select pg_catalog.to_regclass('pgsandbox.sandboxes') is not null", &[])
-            .await
-            .map_err(&typed)?;
-        if !there.get::<_, bool>(0) {
-            return Ok(Vec::new());
+        const WHAT: &str = "read which keys seal";
+        self.pass("sealed-by-key").await?;
+        if !self.is_open().await {
+            let there =
+                self.read(WHAT, "select pg_catalog.to_regclass('pgsandbox.sandboxes') is not null", &[]).await?;
+            if !there.first().is_some_and(|row| row.get(0)) {
+                return Ok(Vec::new());
+            }
         }
         // The envelope's version and the key's id are its first nine bytes.
-        let rows = session
-            .query(
+        let rows = self
+            .read(
+                WHAT,
                 "select pg_catalog.min(pg_catalog.encode(owner_sealed, 'hex')), pg_catalog.count(*)
                  from pgsandbox.sandboxes
                  where prefix = $1 and state in ('creating', 'ready')
                  group by pg_catalog.substr(owner_sealed, 1, 9)",
-                &[&self.prefix],
+                &[(&self.prefix, Type::TEXT)],
             )
-            .await
-            .map_err(&typed)?;
+            .await?;
         let bytes = |hex: String| -> Vec<u8> {
             let digits = hex.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
             digits.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
