@@ -144,10 +144,13 @@ impl FileBook {
     /// Opens an account's file, making it if it is missing, and waits for its lock. Whoever holds the lock of a file that
     /// was removed or replaced meanwhile shares it with nobody, and goes on to the one that stands there now.
     fn open_locked(&self, owner: &str) -> Result<Opened, BookError> {
-        for _ in 0..REPLACED_MAX {
+        let mut tried = 0;
+        while tried < REPLACED_MAX {
             let opened = match self.waiting(owner) {
+                // Of whenever: many may have waited while theirs was replaced once.
                 Some(opened) => opened,
                 None => {
+                    tried += 1;
                     let path = self.path(owner);
                     let open = options().read(true).write(true).create(true).open(&path);
                     open.and_then(|file| Opened::new(path.clone(), file)).map_err(|error| io_error(&path, &error))?

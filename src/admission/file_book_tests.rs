@@ -1,3 +1,4 @@
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::thread;
@@ -246,5 +247,76 @@ fn files_that_wait_open_are_few() {
         let account = Account { owner: owner.to_string(), group: None };
         (&book as &dyn Book).charge(&account, &call(5), NOW).unwrap();
         assert!(book.idle().values().map(Vec::len).sum::<usize>() <= IDLE_FILES_MAX);
+    }
+}
+
+#[test]
+fn files_that_waited_while_theirs_was_replaced_are_passed_over() {
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    charge(&book, 5).unwrap();
+    let path = book.path("me");
+    // As many as calls that were in the account at once.
+    for _ in 0..2 * REPLACED_MAX {
+        let file = options().read(true).write(true).open(&path).unwrap();
+        book.leave("me", Opened::new(path.clone(), file).unwrap());
+    }
+    fs::remove_file(&path).unwrap();
+    charge(&book, 5).unwrap();
+    assert!(path.exists());
+}
+
+/// Opens the file that is to stand at `path` from now on, locked.
+fn replace(path: &Path) -> File {
+    let new = path.with_extension("new");
+    let file = options().read(true).write(true).create_new(true).open(&new).unwrap();
+    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    fs::rename(&new, path).unwrap();
+    file
+}
+
+/// Counts how often this process has the file open.
+fn open_count(file: &File) -> usize {
+    let of = |found: &fs::Metadata| (found.dev(), found.ino());
+    let ours = of(&file.metadata().unwrap());
+    let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| entry.ok()?.path().metadata().ok());
+    open.filter(|found| of(found) == ours).count()
+}
+
+#[test]
+fn a_file_that_is_replaced_all_the_time_is_given_up() {
+    /// Replaces the file so often, each time after it was opened and before it is locked.
+    fn replaced(times: usize) -> Result<(), BookError> {
+        let (_parent, directory) = fresh();
+        let book = FileBook::open(&directory).unwrap();
+        let path = book.path("me");
+        thread::scope(|scope| {
+            let mut standing = replace(&path);
+            let charged = scope.spawn(|| charge(&book, 5));
+            for _ in 0..times {
+                while open_count(&standing) < 2 && !charged.is_finished() {
+                    thread::yield_now();
+                }
+                standing = replace(&path);
+            }
+            drop(standing);
+            charged.join().unwrap()
+        })
+    }
+    for (times, fits) in [(REPLACED_MAX - 2, true), (REPLACED_MAX - 1, true), (REPLACED_MAX, false)] {
+        // On a busy machine the lock may be long in coming: that is no answer to this.
+        let outcome = loop {
+            match replaced(times) {
+                Err(BookError::Busy { .. }) => {}
+                outcome => break outcome,
+            }
+        };
+        match outcome {
+            Ok(()) => assert!(fits, "replaced {times} times"),
+            Err(BookError::Io { detail, .. }) => {
+                assert!(!fits && detail == "it is replaced all the time", "replaced {times} times: {detail}");
+            }
+            Err(error) => panic!("replaced {times} times: {error:?}"),
+        }
     }
 }

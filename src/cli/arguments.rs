@@ -157,8 +157,14 @@ fn argument(name: &str, schema: &Value) -> Arg {
         "array" => argument.action(ArgAction::Append).value_name("VALUE"),
         "object" => argument.action(ArgAction::Append).value_name("KEY=VALUE"),
         "integer" => argument.allow_negative_numbers(true).value_name("N"),
-        _ => argument.value_name("TEXT"),
+        _ => argument.value_name(words(schema).unwrap_or_else(|| "TEXT".to_owned())),
     }
+}
+
+/// Returns the words that a text may be, if it may not be any: `owner|readonly`. The operation refuses others.
+fn words(schema: &Value) -> Option<String> {
+    let words = schema.get("enum")?.as_array()?.iter();
+    Some(words.filter_map(Value::as_str).collect::<Vec<_>>().join("|"))
 }
 
 fn type_of(schema: &Value) -> &str {

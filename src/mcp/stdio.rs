@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::handler::Handler;
 use super::lines::Lines;
+use crate::model::fault;
 use crate::service::Service;
 
 /// How long calls that run when the input ends may take to finish.
@@ -99,6 +100,6 @@ impl<R: AsyncRead + Unpin> AsyncRead for DrainingInput<R> {
                 return polled;
             }
         }
-        this.ended.get_or_insert_with(|| Ended::within(DRAIN)).poll(cx, &this.service).map(Ok)
+        this.ended.get_or_insert_with(|| Ended::within(fault::within(DRAIN))).poll(cx, &this.service).map(Ok)
     }
 }

@@ -10,7 +10,7 @@ use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
 use super::{About, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind};
+use crate::model::{Failure, Impact, ObligationKind, fault};
 use crate::sandbox::State;
 
 /// How long a caller waits for database and roles to be gone; then it is told that they are not yet.
@@ -62,7 +62,7 @@ impl Operation for DeleteDatabase {
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<DeletedDatabase>, Failure> {
         let id = permit.grant().target.ok_or_else(missing_target)?;
-        let wait = permit.input().wait.unwrap_or(false).then_some(WAIT);
+        let wait = permit.input().wait.unwrap_or(false).then_some(fault::within(WAIT));
         let deletion = call.core.delete(&permit, id, wait).await?;
         let deleted = deletion.state == State::Deleted;
         let state = deletion.state.as_str();

@@ -45,7 +45,7 @@ pub(super) struct RunSql {
     readonly: Option<bool>,
     /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; what may have effects runs to its end.
     row_limit: Option<Whole>,
-    /// Values for $1, $2, … of a single statement: text, numbers, true, false or null.
+    /// Values for $1, $2, … of a single statement: text, numbers digit for digit, true, false, null; arrays and objects go as JSON text.
     params: Option<Vec<Value>>,
     /// Time for the whole call, 1 to 300; default 30.
     timeout_seconds: Option<Whole>,
@@ -303,6 +303,10 @@ impl<'a> Work<'a> {
                 let message = format!("`stdin` goes with exactly one COPY … FROM STDIN, and there are {copies}");
                 return Err(Failure::new(Code::SingleStatementRequired, message));
             }
+            if statements.iter().any(|s| s.copy_data.is_some()) {
+                let message = "the data of COPY … FROM STDIN is in `sql` already, and there is `stdin` as well";
+                return Err(Failure::new(Code::InvalidArguments, message).hint("send the data in one of both"));
+            }
             if data.len() > STDIN_BYTES_MAX {
                 let message = format!("`stdin` of {} bytes is over the limit of {STDIN_BYTES_MAX}", data.len());
                 return Err(Failure::new(Code::InvalidArguments, message).hint("copy in several calls"));
@@ -340,7 +344,7 @@ impl<'a> Work<'a> {
                 if session.status() != TxStatus::Idle {
                     return Err(failure.clone());
                 }
-                results.add_failure(failure);
+                results.add_failure(failure, &mut bytes_left);
                 continue;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -351,21 +355,21 @@ impl<'a> Work<'a> {
             match self.run_one(session, statement, limits, left).instrument(span.clone()).await {
                 Ok(mut set) => {
                     committed |= session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set);
-                    results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped);
+                    results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped, &mut bytes_left);
                     let entry = ResultSetEntry::new(index, &set);
                     span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
                     bytes_left = bytes_left.saturating_sub(entry.kept_bytes());
                     results.add_set(entry);
                 }
                 Err(error) => {
-                    results.add_notices(session.take_notices(), 0);
+                    results.add_notices(session.take_notices(), 0, &mut bytes_left);
                     let mut failure = error.into_failure(index);
                     span::failed(&span, &failure);
                     failure.detail_mut().earlier_committed = Some(committed);
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);
                     }
-                    results.add_failure(&failure);
+                    results.add_failure(&failure, &mut bytes_left);
                 }
             }
         }

@@ -72,6 +72,10 @@ impl Reusable for SandboxSession {
         Self::is_usable(self)
     }
 
+    fn is_quiet(&self) -> bool {
+        Self::is_quiet(self)
+    }
+
     async fn reset(&mut self) -> bool {
         Self::reset(self).await.is_ok()
     }
@@ -274,7 +278,7 @@ impl Core {
         sandbox.usable()?;
         let spec = self.spec(&profile, &sandbox).await?;
         let mut checks = profile.engine.verify(&spec).await.map_err(Failure::from)?;
-        if sandbox.login_withheld {
+        if !sandbox.login_stands() {
             checks.iter_mut().for_each(excuse_withheld_login);
         }
         Ok(checks)

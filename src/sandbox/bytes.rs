@@ -14,8 +14,8 @@ use super::upkeep::Steward;
 use super::{Core, Profile, Sandbox, not_found};
 use crate::admission::{Grant, Permit, SystemReason};
 use crate::engine::EngineError;
-use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope};
-use crate::store::{After, ByteLimits, Find, LoginTurn};
+use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope, fault};
+use crate::store::{After, ByteLimits, DueLogin, Find, LoginTurn};
 
 /// The longest that changing a login may take; the server ends a metadata transaction that idles for a minute.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(45);
@@ -44,22 +44,22 @@ impl Core {
                 refuse_over(profile, sandbox, *scope, limit.value, &format!(", set by `{}`", limit.set_by)).await?;
             }
         }
-        if !sandbox.login_withheld {
+        if sandbox.login_stands() {
             return Ok(());
         }
         refuse_over_any(profile, sandbox, limits).await?;
         let (core, for_task, for_turn) = (self.clone(), Arc::clone(profile), sandbox.clone());
         let given_back = self.detached(async move {
             let Some(turn) = for_task.store.login_turn(&for_turn).await? else { return Ok(false) };
-            core.turn_login(&for_task, &for_turn, turn).await.map(|()| true)
+            core.turn_login(&for_task, &for_turn, turn, true).await.map(|()| true)
         });
         if given_back.await? {
             return Ok(());
         }
         match profile.store.find(&Find::Id(sandbox.id)).await? {
             None => Err(not_found()),
-            Some(now) if now.login_withheld => Err(being_given_back(&now)),
-            Some(now) => now.usable(),
+            Some(now) if now.login_stands() => now.usable(),
+            Some(now) => Err(being_given_back(&now)),
         }
     }
 
@@ -78,7 +78,7 @@ impl Core {
                 refuse_over(profile, sandbox, *scope, limit.value, &format!(", set by `{}`", limit.set_by)).await?;
             }
         }
-        if sandbox.login_withheld { refuse_over_any(profile, sandbox, limits).await } else { Ok(()) }
+        if sandbox.login_stands() { Ok(()) } else { refuse_over_any(profile, sandbox, limits).await }
     }
 
     /// Says why the server did not let the owner role in: its login may have been taken away since the sandbox was
@@ -91,24 +91,24 @@ impl Core {
     ) -> Result<Failure, Failure> {
         let Some(now) = profile.store.find(&Find::Id(id)).await? else { return Ok(not_found()) };
         now.usable()?;
-        // Taken away is noted afterwards, so the limits are asked as well.
+        // It may be that nobody has noted yet that it was taken away, so the limits are asked as well.
         refuse_over_any(profile, &now, now.byte_limits).await?;
-        Ok(if now.login_withheld { being_given_back(&now) } else { error.into() })
+        Ok(if now.login_stands() { error.into() } else { being_given_back(&now) })
     }
 
     /// Takes logins away where sandboxes hold more than they may, and gives them back where they no longer do. One
-    /// that fails is due again in the next round and holds up no other.
+    /// that fails is due again in the next round, whatever its limits say then, and holds up no other.
     pub(super) async fn settle_logins(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
         let mut after = None;
         for _ in 0..PAGES_MAX {
             let page = profile.store.logins_due(after, PAGE).await?;
-            let Some(last) = page.last() else { break };
+            let Some(DueLogin { sandbox: last, .. }) = page.last() else { break };
             after = Some(After { time: last.created_at, id: last.id });
             futures_util::stream::iter(page)
-                .for_each_concurrent(REMOVALS_AT_ONCE, |sandbox| async move {
-                    if let Err(failure) = self.settle_login(profile, &sandbox, steward).await {
+                .for_each_concurrent(REMOVALS_AT_ONCE, |DueLogin { sandbox, allowed }| async move {
+                    if let Err(failure) = self.settle_login(profile, &sandbox, allowed, steward).await {
                         tracing::warn!(
-                            sandbox = %sandbox.id, withheld = sandbox.login_withheld, %failure, audit = ?failure.audit,
+                            sandbox = %sandbox.id, allowed, %failure, audit = ?failure.audit,
                             "its login could not be changed now"
                         );
                     }
@@ -118,22 +118,50 @@ impl Core {
         Ok(())
     }
 
-    async fn settle_login(&self, profile: &Arc<Profile>, sandbox: &Sandbox, steward: &Steward) -> Result<(), Failure> {
+    async fn settle_login(
+        &self,
+        profile: &Arc<Profile>,
+        sandbox: &Sandbox,
+        allowed: bool,
+        steward: &Steward,
+    ) -> Result<(), Failure> {
         // Before the audit entry: what another server does, that one records.
         let Some(turn) = profile.store.login_turn(sandbox).await? else { return Ok(()) };
-        let reason = if sandbox.login_withheld { SystemReason::RestoreLogin } else { SystemReason::WithholdLogin };
+        let reason = if allowed { SystemReason::RestoreLogin } else { SystemReason::WithholdLogin };
         let permit = steward.permit(reason);
         steward.audit.open(&permit, sandbox).await?;
-        let outcome = self.turn_login(profile, sandbox, turn).await;
+        let outcome = self.turn_login(profile, sandbox, turn, allowed).await;
         steward.audit.close(&permit, sandbox, outcome.as_ref().copied()).await;
         outcome
     }
 
-    /// Turns the login to the other of its two states, then notes it.
-    async fn turn_login(&self, profile: &Profile, sandbox: &Sandbox, turn: LoginTurn) -> Result<(), Failure> {
-        let allowed = sandbox.login_withheld;
+    /// Gives the login or takes it away, then notes it. If that fails, it stays noted that the login is not known.
+    async fn turn_login(
+        &self,
+        profile: &Profile,
+        sandbox: &Sandbox,
+        turn: LoginTurn,
+        allowed: bool,
+    ) -> Result<(), Failure> {
+        let outcome = self.change_login(profile, sandbox, turn, allowed).await;
+        // The note made with the turn says so already, unless the turn was lost and another's has ended meanwhile.
+        if outcome.is_err()
+            && let Err(error) = profile.store.doubt_login(sandbox.id).await
+        {
+            tracing::warn!(sandbox = %sandbox.id, %error, "that its login is not known could not be noted");
+        }
+        outcome
+    }
+
+    async fn change_login(
+        &self,
+        profile: &Profile,
+        sandbox: &Sandbox,
+        turn: LoginTurn,
+        allowed: bool,
+    ) -> Result<(), Failure> {
         let spec = removal_spec(sandbox);
-        match tokio::time::timeout(LOGIN_TIMEOUT, profile.engine.set_login(&spec, allowed)).await {
+        match tokio::time::timeout(fault::within(LOGIN_TIMEOUT), profile.engine.set_login(&spec, allowed)).await {
             Ok(Ok(())) => {}
             // Somebody dropped its roles: nobody can log in, and there is nothing to come back for.
             Ok(Err(EngineError::Known(failure))) if failure.code == Code::DatabaseNotFound => {}
@@ -143,7 +171,7 @@ impl Core {
         if !allowed {
             self.inner().pool.close_role(sandbox.id, CredentialAccess::Owner);
         }
-        profile.store.note_login(turn).await?;
+        profile.store.note_login(turn, allowed).await?;
         tracing::info!(sandbox = %sandbox.id, allowed, "login changed for the bytes its owner holds");
         Ok(())
     }

@@ -21,8 +21,9 @@ use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
 
-/// How long a call waits for a session unless told otherwise, in ms: as long as the usual statement may take.
-const SESSION_WAIT_MS: u64 = 30_000;
+/// How long a call waits for a session unless told otherwise, in ms: less than a statement may usually take, so that who
+/// waits in vain is told that the server is busy, and not that the statement's time is over.
+const SESSION_WAIT_MS: u64 = 20_000;
 
 /// What a core is made of.
 #[derive(Debug)]
@@ -159,27 +160,9 @@ impl Core {
                     }
                 }
             });
-            if let Ok(orphaned) = self.sealed_by_lost_keys(profile).await
-                && orphaned > 0
-            {
-                let name = profile.name();
-                tracing::error!(profile = name, sandboxes = orphaned, "{LOST_KEYS}; {LOST_KEYS_REMEDY}");
-            }
             self.0.opened.notify_waiters();
         }
         Ok(())
-    }
-
-    /// Returns how many live sandboxes' passwords were sealed with a key that is not there any more.
-    pub(super) async fn sealed_by_lost_keys(&self, profile: &Profile) -> Result<u64, Failure> {
-        let mut lost = 0;
-        for (sealed, count) in profile.store.sealed_by_key().await? {
-            // What is no envelope cannot be opened either.
-            if !self.0.keys.has_key_of(&Sealed::from_bytes(sealed)).await.unwrap_or(false) {
-                lost += count;
-            }
-        }
-        Ok(lost)
     }
 
     /// Lets what runs come to its end, for at most `deadline`; begins nothing new. What is left then is finished or
@@ -289,11 +272,6 @@ impl Core {
         Ok(bare_spec(sandbox, owner, readonly))
     }
 }
-
-/// What is wrong where a key file was lost or replaced.
-pub(super) const LOST_KEYS: &str = "no key in the key file opens the passwords of sandboxes that are there";
-/// What to do about it.
-pub(super) const LOST_KEYS_REMEDY: &str = "bring back the `master.keys` they were made with, or delete those sandboxes";
 
 /// What the owner role's password is sealed for.
 pub(super) const OWNER_FIELD: &str = "owner";

@@ -96,7 +96,12 @@ impl Core {
                     let sandbox = work.make(progress, cancel, deadline).await?;
                     Ok(Created { sandbox, replayed: false })
                 }
-                Ok(Reserved::Replayed(id)) => self.replayed(profile, id, cancel, deadline).await,
+                Ok(Reserved::Replayed(id)) => match self.replayed(profile, id, cancel, deadline).await? {
+                    Some(sandbox) => Ok(Created { sandbox, replayed: true }),
+                    // It was never there for anybody to use, and its key is free again.
+                    None if tried < NAMES_TRIED_MAX => continue,
+                    None => Err(made_and_gone()),
+                },
                 Err(ReserveError::NameTaken(_)) if tried < NAMES_TRIED_MAX => continue,
                 Err(error) => Err(error.into()),
             };
@@ -134,36 +139,38 @@ impl Core {
         })
     }
 
-    /// Returns the sandbox of an earlier call, once that call has come to its end.
+    /// Returns the sandbox of an earlier call, once that call has come to its end; `None` if it ended without one. What
+    /// nobody works on any more, as its server died or lost the connection that began it, is taken back here and now.
     async fn replayed(
         &self,
-        profile: &Profile,
+        profile: &Arc<Profile>,
         id: SandboxId,
         cancel: &CancellationToken,
         deadline: Instant,
-    ) -> Result<Created, Failure> {
+    ) -> Result<Option<Sandbox>, Failure> {
         loop {
             let sandbox = profile.store.find(&Find::Id(id)).await?;
             match sandbox {
-                Some(sandbox) if sandbox.state == State::Ready => return Ok(Created { sandbox, replayed: true }),
+                Some(sandbox) if sandbox.state == State::Ready => return Ok(Some(sandbox)),
+                Some(sandbox) if sandbox.state == State::Failed => return Ok(None),
                 Some(sandbox) if sandbox.state == State::Creating => {
                     if Instant::now() >= deadline {
                         return Err(Failure::new(Code::SandboxNotReady, "the first call has not come to its end"));
                     }
+                    self.recover_sandbox(profile, id).await?;
                     if cancel.run_until_cancelled(tokio::time::sleep(REPLAY_POLL)).await.is_none() {
                         return Err(Failure::new(Code::Cancelled, "the request was cancelled"));
                     }
                 }
-                Some(_) | None => {
-                    return Err(Failure::new(
-                        Code::DatabaseNotFound,
-                        "the sandbox that was made under this idempotency key is gone",
-                    )
-                    .hint("use another key to make a new one"));
-                }
+                Some(_) | None => return Err(made_and_gone()),
             }
         }
     }
+}
+
+fn made_and_gone() -> Failure {
+    Failure::new(Code::DatabaseNotFound, "the sandbox that was made under this idempotency key is gone")
+        .hint("use another key to make a new one")
 }
 
 /// Checks that the server has the extensions.

@@ -12,12 +12,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 
-use super::core::{LOST_KEYS, LOST_KEYS_REMEDY, OWNER_FIELD, READONLY_FIELD, removal_spec};
+use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
-use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, Timestamp, Transport, fault};
+use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, Timestamp, Transport, fault};
 use crate::secret::Sealed;
 use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords};
 
@@ -102,6 +102,24 @@ impl Core {
         }
     }
 
+    /// Does what a program that ends after one call owes to sandboxes' byte quotas: measures those that were not measured
+    /// lately and changes the logins that are due, on the profiles it has used. What fails is left to the next.
+    pub async fn settle(&self, authority: &SystemAuthority, audit: &Arc<dyn UpkeepAudit>) {
+        let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
+        for profile in self.profiles() {
+            if !profile.is_open().await {
+                continue;
+            }
+            let settled = async {
+                self.measure(profile).await?;
+                self.settle_logins(profile, &steward).await
+            };
+            if let Err(failure) = settled.await {
+                tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "sizes could not be settled");
+            }
+        }
+    }
+
     /// Does one round of upkeep on one profile.
     ///
     /// # Errors
@@ -135,7 +153,7 @@ impl Core {
     ) -> Result<Vec<(Sandbox, Failure)>, Failure> {
         let mut failures = Vec::new();
         for _ in 0..PAGES_MAX {
-            let claimed = profile.store.claim(&self.running(), i64::try_from(PAGE).unwrap_or(i64::MAX)).await?;
+            let claimed = profile.store.claim(&self.running(), None, i64::try_from(PAGE).unwrap_or(i64::MAX)).await?;
             if claimed.is_empty() {
                 break;
             }
@@ -164,6 +182,15 @@ impl Core {
             }
         }
         Ok(failures)
+    }
+
+    /// Takes up the plan of one sandbox, if it is due and nobody works on it.
+    pub(super) async fn recover_sandbox(&self, profile: &Arc<Profile>, id: SandboxId) -> Result<(), Failure> {
+        for claimed in profile.store.claim(&self.running(), Some(id), 1).await? {
+            let _running = self.enter(claimed.held.plan);
+            self.recover_one(profile, claimed, None).await?;
+        }
+        Ok(())
     }
 
     async fn recover_one(
@@ -293,7 +320,6 @@ impl Core {
                     Ok(true) => {
                         checks.push(Self::consistency(profile).await);
                         checks.push(self.usable(profile).await);
-                        checks.push(self.keys_check(profile).await);
                         checks.push(Self::clocks_agree(profile).await);
                     }
                     // Nothing was made on this server yet, or it is an earlier program's: the first use sees to it.
@@ -304,21 +330,6 @@ impl Core {
             all.push((profile.name().to_owned(), checks));
         }
         all
-    }
-
-    async fn keys_check(&self, profile: &Profile) -> Check {
-        let name = "secrets.keys".to_owned();
-        match self.sealed_by_lost_keys(profile).await {
-            Ok(0) => {
-                let detail = "the keys open every live sandbox's passwords".to_owned();
-                Check { name, status: CheckStatus::Ok, detail, remedy: None }
-            }
-            Ok(lost) => {
-                let detail = format!("{LOST_KEYS}: {lost} of them");
-                Check { name, status: CheckStatus::Fail, detail, remedy: Some(LOST_KEYS_REMEDY.to_owned()) }
-            }
-            Err(failure) => Check { name, status: CheckStatus::Warn, detail: failure.message, remedy: failure.hint },
-        }
     }
 
     async fn consistency(profile: &Profile) -> Check {
@@ -393,8 +404,8 @@ impl Core {
             return Check { name: name.to_owned(), status: CheckStatus::Ok, detail, remedy: None };
         }
         faults.truncate(20);
-        let remedy = "bring back the key file that they were sealed with; what was changed in the metadata cannot be \
-                      used any more, only deleted";
+        let remedy = "bring back the key file `master.keys` that they were sealed with; what was changed in the metadata \
+                      cannot be used any more, only deleted";
         let detail = faults.join("; ");
         Check { name: name.to_owned(), status: CheckStatus::Fail, detail, remedy: Some(remedy.to_owned()) }
     }

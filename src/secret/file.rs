@@ -71,7 +71,7 @@ pub(super) async fn load(source: &KeySource) -> Result<Vec<Key>, SecretError> {
             }
         }
         KeySource::File(path) => read(path).map_err(|error| error.named(path)),
-        KeySource::Command(argv) => run(argv, &source.to_string()).await,
+        KeySource::Command(argv) => run(argv, &source.to_string(), COMMAND_TIMEOUT).await,
     }
 }
 
@@ -211,21 +211,26 @@ fn read(path: &Path) -> Result<Vec<Key>, ReadError> {
     parse(&text).map_err(ReadError::Malformed)
 }
 
-async fn run(argv: &[String], name: &str) -> Result<Vec<Key>, SecretError> {
+async fn run(argv: &[String], name: &str, wait: Duration) -> Result<Vec<Key>, SecretError> {
     let failed = |detail: String| SecretError::Source { action: "get", from: name.to_owned(), detail };
     let Some((program, arguments)) = argv.split_first() else {
         return Err(failed("no program is named".to_owned()));
     };
-    let child = tokio::process::Command::new(program)
+    let mut command = tokio::process::Command::new(program);
+    // It may need what its own service wants to be told; nothing that is ours.
+    for (ours, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"PGSANDBOX_")) {
+        command.env_remove(ours);
+    }
+    let child = command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(COMMAND_TIMEOUT, child)
+    let output = tokio::time::timeout(wait, child)
         .await
-        .map_err(|_| failed(format!("no answer within {} s", COMMAND_TIMEOUT.as_secs())))?
+        .map_err(|_| failed(format!("no answer within {} s", wait.as_secs())))?
         .map_err(|error| failed(error.to_string()))?;
     let stdout = Zeroizing::new(output.stdout);
     if !output.status.success() {
@@ -355,6 +360,16 @@ mod tests {
     async fn a_program_that_fails_gives_no_keys() {
         let error = open(KeySource::Command(vec!["false".to_owned()])).await.unwrap_err();
         assert!(matches!(error, SecretError::Source { .. }));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_gives_no_keys_in_time_is_given_up() {
+        let argv = |script: &str| ["sh", "-c", script].map(str::to_owned);
+        let hangs = argv("exec sleep 600");
+        let error = run(&hangs, "a vault", Duration::from_millis(50)).await.err().expect("it gave nothing");
+        assert!(matches!(&error, SecretError::Source { detail, .. } if detail.contains("no answer")), "{error:?}");
+        let comes = argv(&format!("printf %s {KEY}"));
+        assert_eq!(run(&comes, "a vault", COMMAND_TIMEOUT).await.map(|keys| keys.len()).ok(), Some(1));
     }
 
     #[tokio::test]

@@ -10,7 +10,10 @@ use super::{StoreError, StoreSession};
 use crate::model::fault;
 
 /// The migrations, in order; the number is the place in the list, from 1. None is ever changed.
-const MIGRATIONS: &[(&str, &str)] = &[("lifecycle", include_str!("migrations/0001_lifecycle.sql"))];
+const MIGRATIONS: &[(&str, &str)] = &[
+    ("lifecycle", include_str!("migrations/0001_lifecycle.sql")),
+    ("login_turning", include_str!("migrations/0002_login_turning.sql")),
+];
 
 /// Serialises migrations of servers that start together. Any number that nobody else uses will do.
 const MIGRATION_LOCK: i64 = 0x7067_7362_6d69_6772;

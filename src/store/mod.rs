@@ -29,7 +29,7 @@ pub use damage::Damage;
 pub use error::StoreError;
 pub use facts::LiveUse;
 pub use failpoint::{FailPoints, Inert, Point};
-pub use logins::LoginTurn;
+pub use logins::{DueLogin, LoginTurn};
 pub use plans::{BeginDelete, Claimed};
 pub use record::{
     ByteLimits, Held, Idempotency, Mark, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved,

@@ -338,16 +338,22 @@ impl Store {
     }
 
     /// Takes over plans that are due and that nobody works on: those let go of, those of dead servers, and those of
-    /// ours that are not among `running`. The longest due first.
+    /// ours that are not among `running`; only that of sandbox `of`, if one is meant. The longest due first.
     ///
     /// # Errors
     /// Fails if the metadata cannot be written.
-    pub async fn claim(&self, running: &[PlanId], limit: i64) -> Result<Vec<Claimed>, StoreError> {
+    pub async fn claim(
+        &self,
+        running: &[PlanId],
+        of: Option<SandboxId>,
+        limit: i64,
+    ) -> Result<Vec<Claimed>, StoreError> {
         let me = self.number()?;
         let sql = format!(
             "with due as (
                  select p.id from pgsandbox.plans p join pgsandbox.sandboxes b on b.id = p.sandbox_id
                  where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {} and {SOUND}
+                   and ($5::uuid is null or p.sandbox_id = $5)
                  order by p.next_attempt_at, p.created_at limit $4 for update of p skip locked),
              p as (update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now() from due where p.id = due.id
                    returning p.id, p.sandbox_id, p.kind, p.epoch, p.attempts, p.created_at)
@@ -359,7 +365,7 @@ impl Store {
         let rows = self
             .session("claim")
             .await?
-            .query(&sql, &[&self.prefix, &me, &running, &limit])
+            .query(&sql, &[&self.prefix, &me, &running, &limit, &of.map(Uuid::from)])
             .await
             .map_err(self.typed("take over plans"))?;
         let mut claimed = Vec::with_capacity(rows.len());

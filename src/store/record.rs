@@ -77,6 +77,8 @@ pub struct Sandbox {
     pub byte_limits: ByteLimits,
     /// Whether the owner role's login is taken away because of them.
     pub login_withheld: bool,
+    /// Whether a change of that was begun and is not noted, so that it may have been made or not.
+    pub login_turning: bool,
     /// When it was reserved.
     pub created_at: Timestamp,
     /// When its time is over.
@@ -89,6 +91,11 @@ impl Sandbox {
     /// Returns whether its time was over when it was read, by the server's clock.
     pub fn expired(&self) -> bool {
         self.expires_at <= self.read_at
+    }
+
+    /// Returns whether the owner role is known to have its login.
+    pub fn login_stands(&self) -> bool {
+        !self.login_withheld && !self.login_turning
     }
 
     /// Returns the seconds left when it was read; negative once its time is over.
@@ -384,16 +391,16 @@ pub(super) const SANDBOX_COLUMNS: &str = "b.id, b.engine, b.database_name, b.own
      case when pg_catalog.isfinite(b.created_at) then (extract(epoch from b.created_at) * 1000)::bigint end, \
      case when pg_catalog.isfinite(b.expires_at) then (extract(epoch from b.expires_at) * 1000)::bigint end, \
      (extract(epoch from pg_catalog.now()) * 1000)::bigint, b.owner_bytes_max, b.group_bytes_max, b.login_withheld, \
-     b.prefix";
+     b.prefix, b.login_turning";
 
 /// How many they are: what a query reads besides begins here.
-pub(super) const SANDBOX_COLUMNS_COUNT: usize = 22;
+pub(super) const SANDBOX_COLUMNS_COUNT: usize = 23;
 
 /// A condition that holds for a row `b` if [`sandbox`] reads it. Whatever works through many sandboxes asks for it, so
 /// that one row somebody has edited stands in nobody else's way; what has one such row in hand is refused instead.
 pub(super) const SOUND: &str = "(
-    pg_catalog.isfinite(b.created_at) and b.created_at between '1970-01-01Z' and '9999-12-31Z'
-    and pg_catalog.isfinite(b.expires_at) and b.expires_at between '1970-01-01Z' and '9999-12-31Z'
+    pg_catalog.isfinite(b.created_at) and b.created_at >= '1970-01-01Z' and b.created_at < '10000-01-01Z'
+    and pg_catalog.isfinite(b.expires_at) and b.expires_at >= '1970-01-01Z' and b.expires_at < '10000-01-01Z'
     and pg_catalog.starts_with(b.database_name, b.prefix || '_') and b.database_name ~ '^[a-z0-9_]+$'
     and pg_catalog.right(b.database_name, 10) = pg_catalog.left(pg_catalog.replace(b.id::text, '-', ''), 10)
     and b.owner_role = b.database_name || '_role' and b.readonly_role = b.database_name || '_ro'
@@ -440,6 +447,7 @@ fn read(id: SandboxId, profile: &str, row: &Row) -> Result<Sandbox, &'static str
         bytes: size(14, "`bytes`")?,
         byte_limits: ByteLimits { principal: size(18, "`owner_bytes_max`")?, group: size(19, "`group_bytes_max`")? },
         login_withheld: row.try_get(20).map_err(|_| "`login_withheld`")?,
+        login_turning: row.try_get(22).map_err(|_| "`login_turning`")?,
         created_at: time(row, 15).ok_or("`created_at`")?,
         expires_at: time(row, 16).ok_or("`expires_at`")?,
         read_at: time(row, 17).ok_or("the server's clock")?,

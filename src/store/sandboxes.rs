@@ -449,39 +449,6 @@ impl Store {
         Ok(rows.first().map(|row| SealedPasswords { owner: row.get(0), readonly: row.get(1) }))
     }
 
-    /// Returns one live sandbox's sealed owner password for each key that sealed any, with how many that key sealed.
-    /// Nothing is migrated or made for it: where there is no metadata yet, nothing is sealed.
-    ///
-    /// # Errors
-    /// Fails if the metadata cannot be read.
-    pub async fn sealed_by_key(&self) -> Result<Vec<(Vec<u8>, u64)>, StoreError> {
-        const WHAT: &str = "read which keys seal";
-        self.pass("sealed-by-key").await?;
-        if !self.is_open().await {
-            let there =
-                self.read(WHAT, "select pg_catalog.to_regclass('pgsandbox.sandboxes') is not null", &[]).await?;
-            if !there.first().is_some_and(|row| row.get(0)) {
-                return Ok(Vec::new());
-            }
-        }
-        // The envelope's version and the key's id are its first nine bytes.
-        let rows = self
-            .read(
-                WHAT,
-                "select pg_catalog.min(pg_catalog.encode(owner_sealed, 'hex')), pg_catalog.count(*)
-                 from pgsandbox.sandboxes
-                 where prefix = $1 and state in ('creating', 'ready')
-                 group by pg_catalog.substr(owner_sealed, 1, 9)",
-                &[(&self.prefix, Type::TEXT)],
-            )
-            .await?;
-        let bytes = |hex: String| -> Vec<u8> {
-            let digits = hex.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
-            digits.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
-        };
-        Ok(rows.iter().map(|row| (bytes(row.get(0)), u64::try_from(row.get::<_, i64>(1)).unwrap_or(0))).collect())
-    }
-
     /// Replaces sealed passwords, if they still are the ones that were read.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use pgsandbox::sandbox::{Core, Sandbox, UpkeepAudit};
 use pgsandbox::store::{ByteLimits, FailPoints, Point};
 
 use super::permits::{code, make, under};
-use super::toy_engine::{Ground, Setup, any_permit, authority, upkeep};
+use super::toy_engine::{Gate, Ground, Setup, any_permit, authority, upkeep};
 
 const OWNER: CredentialAccess = CredentialAccess::Owner;
 const READER: CredentialAccess = CredentialAccess::ReadOnly;
@@ -38,6 +38,11 @@ fn names<const N: usize>(sandboxes: [&Sandbox; N]) -> BTreeSet<String> {
 
 async fn withheld(ground: &Ground) -> i64 {
     ground.count("select count(*) from pgsandbox.sandboxes where login_withheld and state = 'ready'").await
+}
+
+/// How many sandboxes have a login that is not known.
+async fn turning(ground: &Ground) -> i64 {
+    ground.count("select count(*) from pgsandbox.sandboxes where login_turning and state = 'ready'").await
 }
 
 async fn ask(core: &Core, impact: Impact, sandbox: &Sandbox, access: CredentialAccess) -> Option<Code> {
@@ -222,6 +227,93 @@ async fn what_was_done_and_not_noted_is_done_again_and_refuses_as_quota_meanwhil
     }
 }
 
+/// Where a turn of a login may end: before the server's act, after it, and before that is noted.
+const TURNS: [Point; 3] = [Point::Statement("login-turn"), Point::Step("set-login"), Point::Statement("note-login")];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_taken_away_and_not_noted_comes_back_once_it_may() {
+    for point in TURNS {
+        for by_caller in [false, true] {
+            let ground = Ground::new();
+            let once = Arc::new(Once::default());
+            let core = ground.core_with(Setup { points: once.clone(), ..Setup::default() }).await;
+            let (one, other) = two(&core).await;
+            ground.world.with(|things| things.stiff.insert(other.names.database.clone()));
+            *once.at.lock().unwrap() = Some(point);
+            upkeep(&core).await.unwrap();
+            assert!(once.at.lock().unwrap().is_none(), "{point:?} was not passed");
+            let left = if point == TURNS[0] { names([&one, &other]) } else { names([&other]) };
+            assert_eq!((open(&ground), withheld(&ground).await), (left, 0), "{point:?}");
+            ground.world.with(|things| things.stiff.clear());
+            if by_caller {
+                // By a limit that was raised, which the caller finds.
+                assert_eq!(ask_under(&core, Impact::Writes, &one, OWNER, &[]).await, ASKED, "{point:?}");
+                assert!(open(&ground).contains(&one.names.database), "{point:?}");
+            }
+            // By room, which upkeep finds.
+            core.delete(&any_permit(), other.id, Some(std::time::Duration::from_secs(20))).await.unwrap();
+            upkeep(&core).await.unwrap();
+            assert_eq!((open(&ground), withheld(&ground).await), (names([&one]), 0), "{point:?}");
+            assert_eq!(turning(&ground).await, 0, "{point:?}");
+            assert_eq!(ask(&core, Impact::Reads, &one, OWNER).await, ASKED, "{point:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_given_back_and_not_noted_goes_again_where_it_must() {
+    for point in TURNS {
+        let ground = Ground::new();
+        let once = Arc::new(Once::default());
+        let core = ground.core_with(Setup { points: once.clone(), ..Setup::default() }).await;
+        let (one, other) = two(&core).await;
+        upkeep(&core).await.unwrap();
+        assert_eq!((open(&ground), withheld(&ground).await), (BTreeSet::new(), 2), "{point:?}");
+        core.delete(&any_permit(), other.id, Some(std::time::Duration::from_secs(20))).await.unwrap();
+        *once.at.lock().unwrap() = Some(point);
+        upkeep(&core).await.unwrap();
+        assert!(once.at.lock().unwrap().is_none(), "{point:?} was not passed");
+        let left = if point == TURNS[0] { BTreeSet::new() } else { names([&one]) };
+        assert_eq!((open(&ground), withheld(&ground).await), (left, 1), "{point:?}");
+        // Over the limit again, before anybody looked.
+        let more = make(&core, None, &fits_one()).await.unwrap();
+        ground.sql(&format!("update pgsandbox.sandboxes set bytes = 1000 where id = '{}'", more.id)).await;
+        assert_eq!(ask(&core, Impact::Reads, &one, OWNER).await, OVER, "{point:?}");
+        upkeep(&core).await.unwrap();
+        assert_eq!((open(&ground), withheld(&ground).await), (BTreeSet::new(), 2), "{point:?}");
+        assert_eq!(turning(&ground).await, 0, "{point:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_turn_that_was_lost_on_the_way_leaves_the_login_to_be_looked_at_again() {
+    let ground = Ground::new();
+    let gate = Gate::at(Point::Statement("note-login"));
+    let slow = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
+    let quick = ground.core().await;
+    let (one, other) = two(&slow).await;
+    ground.world.with(|things| things.stiff.insert(other.names.database.clone()));
+    let round = tokio::spawn(async move { upkeep(&slow).await });
+    gate.reached.notified().await;
+    assert_eq!((open(&ground), turning(&ground).await), (names([&other]), 2));
+    // The server ends the session that holds the turn, and somebody else takes the next one, to its end.
+    ground
+        .sql(
+            "select pg_terminate_backend(pid, 20000) from pg_stat_activity
+             where datname = current_database() and state = 'idle in transaction'",
+        )
+        .await;
+    assert_eq!(ask_under(&quick, Impact::Writes, &one, OWNER, &[]).await, ASKED);
+    assert_eq!((open(&ground), turning(&ground).await), (names([&one, &other]), 1));
+    // What the first one did may have come after that: it alone knows, and says so.
+    ground.world.with(|things| things.open.remove(&one.names.database));
+    gate.go_on.notify_one();
+    round.await.unwrap().unwrap();
+    assert_eq!(turning(&ground).await, 2);
+    upkeep(&quick).await.unwrap();
+    assert_eq!((open(&ground), withheld(&ground).await), (names([&one, &other]), 0));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_without_byte_limits_ask_nothing_more() {
     let ground = Ground::new();
@@ -262,7 +354,7 @@ async fn a_login_is_changed_by_one_at_a_time_and_never_while_its_sandbox_is_remo
     let store = ground.store();
     let turn = store.login_turn(&made).await.unwrap().expect("nobody else is at it");
     assert!(store.login_turn(&made).await.unwrap().is_none(), "one at a time");
-    store.note_login(turn).await.unwrap();
+    store.note_login(turn, false).await.unwrap();
     assert_eq!(withheld(&ground).await, 1);
     assert!(store.login_turn(&made).await.unwrap().is_none(), "it has changed since it was read");
     ground.world.with(|things| things.stuck.insert(made.names.database.clone()));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, PASSWORD};
 use crate::hostile::code;
-use crate::program::{Cli, Home, Transport};
+use crate::program::{Cli, Home, Stdio, Transport};
 
 /// A home with external profiles, each a name, an admin URL and further settings.
 fn home(profiles: &[(&str, &str, Value)]) -> Home {
@@ -261,7 +261,7 @@ async fn standard_error_tells_a_caller_nothing_that_the_reply_does_not() {
 }
 
 #[tokio::test]
-async fn a_lost_key_file_is_found_by_doctor_and_said_at_the_start() {
+async fn a_lost_key_file_is_found_by_doctor() {
     let cluster = harness::cluster();
     let home = home(&[("own", &*cluster.superuser_url(), prefix("keys"))]);
     let made = Cli::new(&home).call("create_database", &json!({}));
@@ -269,10 +269,12 @@ async fn a_lost_key_file_is_found_by_doctor_and_said_at_the_start() {
     assert!(failed_checks(&home).is_empty());
     fs::remove_file(home.state().join("master.keys")).unwrap();
     let failed = failed_checks(&home);
-    assert_eq!(failed.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), ["own: secrets.keys"], "{failed:?}");
+    assert_eq!(
+        failed.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(),
+        ["own: sandboxes.usable"],
+        "{failed:?}"
+    );
     assert!(failed[0].2.contains("master.keys"), "{failed:?}");
-    let listed = home.run(&["list-databases"]);
-    assert!(listed.status.success() && String::from_utf8_lossy(&listed.stderr).contains("no key in the key file"));
     // What needs no password still works.
     assert_eq!(code(&Cli::new(&home).call("delete_database", &json!({"databaseId": id, "wait": true}))), "ok");
     assert!(failed_checks(&home).is_empty());
@@ -322,5 +324,163 @@ fn every_fault_of_a_policy_file_is_said_at_once_each_where_it_stands() {
     assert_eq!(faults.len(), expected.len(), "{said}");
     for (fault, words) in faults.iter().zip(expected) {
         assert!(fault.contains(words), "`{words}` is not in: {fault}");
+    }
+}
+
+/// Calls `run_sql` on a fresh sandbox of the cluster's.
+struct Bench {
+    home: Home,
+    id: Value,
+}
+
+impl Bench {
+    fn new(home: Home) -> Self {
+        let made = Cli::new(&home).call("create_database", &json!({}));
+        assert_eq!(code(&made), "ok", "{made:#}");
+        Self { home, id: made["result"]["databaseId"].clone() }
+    }
+
+    fn sql(&self, sql: &str, mut more: Value) -> Value {
+        more["databaseId"] = self.id.clone();
+        more["sql"] = json!(sql);
+        Cli::new(&self.home).call("run_sql", &more)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let reply = Cli::new(&self.home).call("delete_database", &json!({"databaseId": self.id, "wait": true}));
+        if !std::thread::panicking() {
+            assert_eq!(code(&reply), "ok", "{reply:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_among_parameters_arrive_digit_for_digit() {
+    let cluster = harness::cluster();
+    let bench = Bench::new(home(&[("own", &*cluster.superuser_url(), prefix("digits"))]));
+    // As text, so that nothing but the program reads them; by its own arguments and as a client's message.
+    let written = ["123456789012345678901", "18446744073709551617", "0.12345678901234567890", "1.10", "-0.70", "-7"];
+    let params: Value = serde_json::from_str(&format!("[{}]", written.join(","))).unwrap();
+    let sql = "select $1::text, $2::text, $3::text, $4::text, $5::text, $6::text";
+    let reply = bench.sql(sql, json!({"params": params}));
+    assert_eq!(reply["result"]["resultSets"][0]["rows"][0], json!(written), "{reply:#}");
+    let mut arguments = vec!["run-sql", "--format", "json", "--sql", sql, "--database-id", bench.id.as_str().unwrap()];
+    arguments.extend(written.iter().flat_map(|number| ["--params", number]));
+    let output = bench.home.run(&arguments);
+    let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(reply["result"]["resultSets"][0]["rows"][0], json!(written), "{reply:#}");
+    let mut stdio = Stdio::start(&bench.home);
+    stdio.send_raw(
+        &format!(
+            r#"{{"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {{"name": "run_sql", "arguments":
+           {{"databaseId": {}, "sql": "{sql}", "params": [{}]}}}}}}"#,
+            bench.id,
+            written.join(",")
+        )
+        .replace('\n', " "),
+    );
+    let reply = stdio.answer(77);
+    assert_eq!(reply["result"]["structuredContent"]["result"]["resultSets"][0]["rows"][0], json!(written), "{reply:#}");
+    assert!(stdio.finish().success());
+}
+
+#[tokio::test]
+async fn data_that_is_sent_twice_is_refused_and_not_half_copied() {
+    let cluster = harness::cluster();
+    let bench = Bench::new(home(&[("own", &*cluster.superuser_url(), prefix("twice"))]));
+    assert_eq!(code(&bench.sql("create table t (n int)", json!({}))), "ok");
+    let inline = "copy t from stdin;\n1\n2\n\\.\n";
+    let reply = bench.sql(inline, json!({"stdin": "5\n6\n"}));
+    assert_eq!(code(&reply), "invalid_arguments", "{reply:#}");
+    assert_eq!(code(&bench.sql(inline, json!({}))), "ok");
+    assert_eq!(code(&bench.sql("copy t from stdin", json!({"stdin": "5\n6\n"}))), "ok");
+    let reply = bench.sql("select n from t order by n", json!({}));
+    assert_eq!(reply["result"]["resultSets"][0]["rows"], json!([[1], [2], [5], [6]]), "{reply:#}");
+}
+
+#[tokio::test]
+async fn the_byte_quota_holds_where_every_call_is_a_program_of_its_own() {
+    let cluster = harness::cluster();
+    let home = home(&[("own", &*cluster.superuser_url(), prefix("sized"))]);
+    let bench = Bench::new(policies(home, &[("quota", "settings = { max_bytes = 12000000 }")]));
+    let long_ago = async || {
+        let admin = cluster.superuser("postgres").await;
+        let earlier =
+            "update pgsandbox.sandboxes set measured_at = now() - interval '2 minutes' where id = $1::text::uuid";
+        assert_eq!(admin.execute(earlier, &[&bench.id.as_str().unwrap()]).await.unwrap(), 1);
+    };
+    let fill = "create table filled as select repeat(md5(n::text), 40) from generate_series(1, 8000) n";
+    assert_eq!(code(&bench.sql(fill, json!({}))), "ok");
+    long_ago().await;
+    // Measured when it ends, as it was not measured lately.
+    assert_eq!(code(&bench.sql("select 1", json!({}))), "ok");
+    assert_eq!(code(&bench.sql("create table more (n int)", json!({}))), "quota_exceeded");
+    assert_eq!(code(&bench.sql("select count(*) from filled", json!({"readonly": true}))), "ok");
+    let admin = cluster.superuser("postgres").await;
+    let name = admin
+        .query_one(
+            "select owner_role from pgsandbox.sandboxes where id = $1::text::uuid",
+            &[&bench.id.as_str().unwrap()],
+        )
+        .await
+        .unwrap()
+        .get::<_, String>(0);
+    let login = admin.query_one("select rolcanlogin from pg_roles where rolname = $1", &[&name]).await.unwrap();
+    assert!(!login.get::<_, bool>(0), "a direct login is over the quota, too");
+}
+
+#[test]
+fn a_cluster_that_was_stopped_meanwhile_costs_no_call() {
+    let bench = Bench::new(Home::fresh());
+    let mut stdio = Stdio::start(&bench.home);
+    let mut select = |sql: &str| stdio.call("run_sql", &json!({"databaseId": bench.id, "sql": sql}));
+    assert_eq!(code(&select("create table t (n int)")), "ok");
+    assert!(bench.home.run(&["local", "stop"]).status.success());
+    assert_eq!(code(&select("insert into t values (1)")), "ok");
+    assert_eq!(select("select n from t")["result"]["resultSets"][0]["rows"], json!([[1]]));
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn a_misspelt_log_level_is_refused() {
+    let home = Home::fresh();
+    let output = home.command(&["list-profiles"]).env("PGSANDBOX_LOG", "infoo").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("`infoo` is no level"), "{said}");
+}
+
+#[tokio::test]
+async fn nothing_that_is_printed_for_people_drives_their_terminal() {
+    let cluster = harness::cluster();
+    let bench = Bench::new(home(&[("own", &*cluster.superuser_url(), prefix("drives"))]));
+    let id = bench.id.as_str().unwrap();
+    let escape = "\u{1b}]0;pwned\u{7}\u{9b}31m";
+    for sql in [
+        format!("select 1 as \"{escape}\""),
+        format!("select '{escape}'"),
+        format!("do $$ begin raise exception '{escape}'; end $$"),
+        format!("create table \"{escape}\" (n int); select 1 from \"{escape}x\""),
+    ] {
+        let output = bench.home.run(&["run-sql", "--format", "text", "--database-id", id, "--sql", &sql]);
+        for printed in [output.stdout, output.stderr] {
+            let printed = String::from_utf8(printed).unwrap();
+            assert!(!printed.contains(|c: char| c.is_control() && c != '\n'), "{printed:?}");
+        }
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let home = Home::fresh();
+    for arguments in [&["list-profiles"][..], &["audit", "verify"], &["policy", "list"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = home.command(arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains("standard output cannot be written"),
+            "{arguments:?}: {said}"
+        );
     }
 }

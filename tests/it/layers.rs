@@ -115,6 +115,23 @@ fn heavy_crates_are_named_in_one_place() {
 }
 
 #[test]
+fn whoever_starts_a_program_says_what_it_may_see() {
+    let inherits = |text: &str| {
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let starts = words(text).any(|word| word == "process") && text.contains("Command::new(");
+        starts && !text.contains("env_clear()") && !text.contains("env_remove(")
+    };
+    assert!(inherits("use std::process::Command;\nCommand::new(\"true\")"));
+    assert!(!inherits("std::process::Command::new(\"true\").env_clear()"));
+    let found: Vec<_> = sources().into_iter().filter(|(_, text)| inherits(text)).map(|(file, _)| file).collect();
+    assert_eq!(
+        found,
+        Vec::<PathBuf>::new(),
+        "a child shows our environment, admin URLs in it, to its user and to its log"
+    );
+}
+
+#[test]
 fn below_the_gate_only_the_key_is_known() {
     let mut faults = Vec::new();
     for (file, text) in sources() {

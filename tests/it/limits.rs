@@ -7,6 +7,7 @@
 
 mod arguments;
 mod configured;
+mod rows;
 
 use std::collections::BTreeSet;
 use std::fs;

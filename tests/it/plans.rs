@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgsandbox::model::{Code, PlanId, RequestId, Silent};
-use pgsandbox::sandbox::{CleanupFilter, Core, State};
+use pgsandbox::model::{Code, Failure, PlanId, RequestId, Silent};
+use pgsandbox::sandbox::{CleanupFilter, Core, CreateRequest, Created, Idempotency, State};
 use pgsandbox::store::{BeginDelete, FailPoints, Point, StoreError};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::harness::block_on;
-use super::toy_engine::{Gate, Ground, Script, Setup, any_permit, create, permit, request, upkeep};
+use super::toy_engine::{Gate, Ground, Script, Setup, any_permit, create, create_as, permit, request, upkeep};
 use pgsandbox::admission::SystemReason;
 
 /// Long enough for any removal here; a removal that takes it is a failure.
@@ -121,6 +121,70 @@ fn a_create_plan_that_fails_anywhere_leaves_nothing() {
         assert!(failed, "{context}: and the caller did not hear of it");
     }
     panic!("the scenario passes more than {POINTS_MAX} points");
+}
+
+/// A creation under a key of its own, as a client sends it again that has not heard of an end.
+async fn create_under_key(core: &Core) -> Result<Created, Failure> {
+    let idempotency = Some(Idempotency { key: "k".to_owned(), digest: [7; 32] });
+    create_as(core, SystemReason::Pool, CreateRequest { idempotency, ..request() }).await
+}
+
+/// The second call needs nobody's upkeep: a command on its own has none.
+#[test]
+fn a_create_that_crashed_anywhere_is_made_by_the_next_call_under_its_key() {
+    let ground = migrated();
+    for at in 0..POINTS_MAX {
+        let script = Script::crash_at(at);
+        ground.live(script.clone(), |_, core| async move { drop(create_under_key(&core).await) });
+        let context = format!("crashed at {at}: {:?}", script.point.lock().unwrap());
+        let for_scenario = context.clone();
+        let ended = ground.live(Script::fail_at(u64::MAX), |_, core| async move {
+            let first = create_under_key(&core).await.unwrap_or_else(|failure| panic!("{for_scenario}: {failure:?}"));
+            let second = create_under_key(&core).await.unwrap();
+            assert_eq!((second.sandbox.id, second.replayed), (first.sandbox.id, true), "{for_scenario}");
+        });
+        assert!(ended, "{context}");
+        check_settled(&ground, 1, &context);
+        clear(&ground);
+        block_on(ground.sql("delete from pgsandbox.idempotency"));
+        if !script.fired() {
+            assert!(at > 10, "only {at} points");
+            return;
+        }
+    }
+    panic!("the scenario passes more than {POINTS_MAX} points");
+}
+
+/// The connection was cut after the commit was sent: the row is there and ours, and nobody works on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reservation_that_was_made_and_not_heard_of_is_no_obstacle_to_the_next_call_under_its_key() {
+    let ground = tokio::task::spawn_blocking(migrated).await.unwrap();
+    for at in 0..POINTS_MAX {
+        let for_thread = Arc::clone(&ground);
+        let crash =
+            move || for_thread.live(Script::crash_at(at), |_, core| async move { drop(create_under_key(&core).await) });
+        tokio::task::spawn_blocking(crash).await.unwrap();
+        if ground.count("select count(*) from pgsandbox.plans where state = 'running'").await == 1 {
+            break;
+        }
+    }
+    let core = ground.core().await;
+    core.orphans("local").await.unwrap();
+    let begun = "select count(*) from pgsandbox.plans p join pgsandbox.sandboxes b on b.id = p.sandbox_id
+                 where p.state = 'running' and b.state = 'creating'";
+    assert_eq!(ground.count(begun).await, 1);
+    ground
+        .sql("update pgsandbox.plans set holder = (select max(number) from pgsandbox.servers), taken_at = now()")
+        .await;
+    let call = tokio::spawn({
+        let core = core.clone();
+        async move { create_under_key(&core).await }
+    });
+    // It may still be somebody's who is about to begin; then its time is over.
+    ground.sql("update pgsandbox.plans set taken_at = now() - interval '31 seconds' where state = 'running'").await;
+    let made = call.await.unwrap().unwrap();
+    assert_eq!(create_under_key(&core).await.unwrap().sandbox.id, made.sandbox.id);
+    ground.check_settled(1, "called again").await;
 }
 
 /// Stops everything at one point, for good.
@@ -359,9 +423,9 @@ async fn every_line_of_an_older_epoch_is_refused() {
     new.open().await.unwrap();
     let begun = old.begin_delete(sandbox.id, PlanId::fresh(), RequestId::fresh(), false, &[]).await.unwrap();
     let BeginDelete::Ours(held, _) = begun else { panic!("{begun:?}") };
-    assert!(new.claim(&[], 10).await.unwrap().is_empty(), "the holder lives");
+    assert!(new.claim(&[], None, 10).await.unwrap().is_empty(), "the holder lives");
     ground.sql("update pgsandbox.servers set heartbeat_at = '-infinity' where number = (select min(holder) from pgsandbox.plans)").await;
-    let claimed = new.claim(&[], 10).await.unwrap();
+    let claimed = new.claim(&[], None, 10).await.unwrap();
     assert_eq!(claimed.len(), 1);
     assert_eq!(claimed[0].held.epoch, held.epoch + 1);
     use pgsandbox::store::Mark;

@@ -13,6 +13,7 @@ pub(crate) mod guest;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, MemoryBook, NoConsents, admit};
 use pgsandbox::model::{
@@ -126,10 +127,34 @@ fn a_policy_cannot_sleep_in_its_start_function_or_anywhere() {
 
 #[test]
 fn the_clock_stops_what_fuel_does_not_see() {
+    let host = host();
     let mut spec = Guest::from_file("slow").spec();
     spec.limits.fuel = FUEL_MAX;
     spec.limits.timeout_ms = TIMEOUT_MS_MIN;
-    check_stopped(spec, Code::PolicyTimeout, "interrupt");
+    let slow = Set::load(&host, &[spec], 1).unwrap();
+    let good = Set::load(&host, &[Guest::new("good").spec()], 2).unwrap();
+    // The clock is a thread like any other: on a busy machine it may get its turn so late that all the fuel has burnt.
+    // One that stops nothing never comes first.
+    let by_the_clock = (0..50).any(|_| {
+        let refusal = slow.decide(&context(), &[]).refusal.expect("it never answers");
+        assert_eq!(refusal.code, Code::PolicyTimeout, "{refusal}: {:?}", refusal.audit);
+        refusal.audit.unwrap().contains("interrupt")
+    });
+    assert!(by_the_clock, "fuel ended it each time");
+    assert_eq!(good.decide(&context(), &[]).refusal, None);
+}
+
+/// Why there is a clock: all the fuel that can be configured burns for longer than the shortest time that can be. A slow
+/// machine makes it longer still.
+#[test]
+fn the_most_fuel_burns_for_longer_than_the_shortest_time() {
+    let mut spec = Guest::from_file("slow").spec();
+    spec.limits.fuel = FUEL_MAX;
+    spec.limits.timeout_ms = TIMEOUT_MS_MAX;
+    let set = load(&[spec]).unwrap();
+    let begun = Instant::now();
+    assert_eq!(set.decide(&context(), &[]).refusal.map(|refusal| refusal.code), Some(Code::PolicyTimeout));
+    assert!(begun.elapsed() > Duration::from_millis(TIMEOUT_MS_MIN), "{:?}", begun.elapsed());
 }
 
 #[test]

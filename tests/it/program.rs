@@ -110,7 +110,10 @@ impl Drop for Home {
     fn drop(&mut self) {
         let stopped = self.run(&["local", "stop"]);
         if !thread::panicking() && self.state().exists() {
-            assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+            let said = String::from_utf8_lossy(&stopped.stderr);
+            // A home of other people's servers only has none to stop.
+            let none = said.contains("no profile of this configuration is managed");
+            assert!(stopped.status.success() || none, "{said}");
         }
     }
 }

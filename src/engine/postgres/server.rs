@@ -56,6 +56,8 @@ pub struct PostgresSettings {
     pub temp_file_limit_kb: Option<u64>,
     /// Time for one statement of a direct connection, in ms. A hint: a role may change its own.
     pub statement_timeout_ms: Option<u64>,
+    /// How long one of the admin's own sessions is waited for.
+    pub session_wait: Duration,
 }
 
 impl PostgresSettings {
@@ -70,6 +72,7 @@ impl PostgresSettings {
             connection_limit: 20,
             temp_file_limit_kb: Some(1 << 20),
             statement_timeout_ms: None,
+            session_wait: SESSION_WAIT,
         }
     }
 }
@@ -275,7 +278,7 @@ impl PostgresServer {
     }
 
     async fn pooled(self: &Arc<Self>, database: String, answer: Duration) -> Result<PooledSession, EngineError> {
-        let slot = tokio::time::timeout(SESSION_WAIT, Arc::clone(&self.slots).acquire_owned()).await;
+        let slot = tokio::time::timeout(self.settings.session_wait, Arc::clone(&self.slots).acquire_owned()).await;
         let Ok(Ok(slot)) = slot else {
             let what = format!("the admin connection of profile `{}`", self.settings.profile);
             return Err(EngineError::Busy { what, sessions: u32::try_from(SESSIONS_MAX).unwrap_or(u32::MAX) });
@@ -289,7 +292,7 @@ impl PostgresServer {
         slot: OwnedSemaphorePermit,
         answer: Duration,
     ) -> Result<PooledSession, EngineError> {
-        let until = Instant::now() + SESSION_WAIT;
+        let until = Instant::now() + self.settings.session_wait;
         let mut pause = PAUSE_MIN;
         let session = loop {
             if let Some(session) = self.kept(&database).await {
@@ -330,7 +333,7 @@ impl PostgresServer {
     /// Opens a session, waiting while the server has no connection left; a managed server that does not answer is
     /// started first.
     async fn open(&self, database: &str) -> Result<AdminSession, EngineError> {
-        let until = Instant::now() + SESSION_WAIT;
+        let until = Instant::now() + self.settings.session_wait;
         let mut pause = PAUSE_MIN;
         loop {
             match self.open_now(database).await {
@@ -387,7 +390,7 @@ impl PostgresServer {
 
     /// Logs in as a sandbox's role, waiting while the server has no connection left.
     pub(super) async fn log_in_as(&self, login: &Login<'_>, major: Option<u16>) -> Result<AdminSession, LoginError> {
-        let until = Instant::now() + SESSION_WAIT;
+        let until = Instant::now() + self.settings.session_wait;
         let mut pause = PAUSE_MIN;
         loop {
             match AdminSession::open(login, major).await {

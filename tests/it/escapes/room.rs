@@ -21,7 +21,7 @@ use crate::program::{Home, Stdio, Transport};
 /// What only the victim, the operator and the superuser may ever see.
 pub(super) const CANARY: &str = "canary-b41f";
 /// A superuser that is not the bootstrap one, with a database of its own.
-const BOSS: &str = "boss";
+pub(super) const BOSS: &str = "boss";
 /// Attempts are to be over soon, whatever they wait for.
 const IMPATIENT: &str = "-c statement_timeout=10s -c lock_timeout=1s -c local_preload_libraries= \
                          -c idle_in_transaction_session_timeout=60s";

@@ -11,6 +11,9 @@ use std::path::Path;
 
 use tokio_postgres::Client;
 
+use super::room::BOSS;
+use crate::harness::LIMITED;
+
 /// What there is, by place and name.
 pub(super) type State = BTreeMap<(String, String), String>;
 
@@ -33,13 +36,15 @@ const SHARED: &str = "
     UNION ALL SELECT 'origin ' || roname, '' FROM pg_replication_origin
     UNION ALL SELECT 'subscription ' || subname, subdbid::text FROM pg_subscription";
 
-/// What no transaction has to be written for. `$1` are sessions that must live on.
+/// What no transaction has to be written for. `$1` are sessions that must live on. The program's own sessions, logged in
+/// as the admin `$2`, lock an owner's quota for as long as they reserve a place in it, and are not what is looked for.
 const FLEETING: &str = "
     SELECT 'slot ' || slot_name, (plugin, slot_type, database, temporary, restart_lsn)::text FROM pg_replication_slots
     UNION ALL SELECT 'prepared ' || gid, owner || ' ' || database FROM pg_prepared_xacts
     UNION ALL SELECT 'session ' || pid, backend_start::text FROM pg_stat_activity WHERE pid = ANY ($1)
     UNION ALL SELECT 'advisory lock ' || database::text || '/' || classid || '/' || objid, mode FROM pg_locks
         WHERE locktype = 'advisory' AND classid <> x'50475342'::int::oid
+            AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = pg_locks.pid AND a.usename = ANY ($2))
     UNION ALL SELECT '', pg_snapshot_xmax(pg_current_snapshot())::text
     UNION ALL SELECT 'file ' || name, md5(pg_read_file(name)) FROM unnest(ARRAY['postgresql.conf',
         'postgresql.auto.conf', 'pg_hba.conf', 'pg_ident.conf']) name
@@ -118,7 +123,7 @@ pub(super) async fn shared(client: &Client, into: &mut State) {
 /// Returns what no transaction is needed for, the number of the next transaction among it.
 pub(super) async fn fleeting(client: &Client, sessions: &[i32]) -> (State, String) {
     let mut state = State::new();
-    for row in client.query(FLEETING, &[&sessions]).await.unwrap() {
+    for row in client.query(FLEETING, &[&sessions, &[BOSS, LIMITED].as_slice()]).await.unwrap() {
         state.insert(("cluster".into(), row.get(0)), row.get::<_, Option<String>>(1).unwrap_or_default());
     }
     let next = state.remove(&("cluster".into(), String::new())).unwrap();

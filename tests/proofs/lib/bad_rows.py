@@ -39,6 +39,7 @@ EDITS = [
     ("hint, failure, subject nonsense", "hint = repeat('y', 100000), failure = 'z', subject = ''", "ok"),
     ("group_owner nonsense", "group_owner = chr(1) || repeat('g', 5000)", "ok"),
     ("login_withheld", "login_withheld = true", "ok"),
+    ("login_turning", "login_turning = true", "ok"),
     ("measured_at infinity", "measured_at = 'infinity'", "ok"),
 ]
 # With `--short`, so many of them, from all over the list.

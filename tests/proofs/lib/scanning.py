@@ -133,6 +133,20 @@ class Collector:
         self.server.shutdown()
 
 
+def image(pid):
+    """Returns a process' parent, and what tells its image from another's: its program and where its stack and environment
+    begin. A fork has these of its parent until it executes a program, which lays them out at random."""
+    folder = Path("/proc") / str(pid)
+    # Fields 4, 28, 50 and 51 of proc(5), of which the first two stand before the closing bracket.
+    fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+    try:
+        program = os.readlink(folder / "exe")
+    except OSError:
+        # A kernel thread, or another user's.
+        program = ""
+    return int(fields[1]), (program, fields[25], fields[47], fields[48])
+
+
 class Sampler:
     """Looks at the process list, and at the environment of what a home has started, again and again until stopped."""
 
@@ -150,11 +164,10 @@ class Sampler:
             self.stopping.wait(0.2)
 
     def sample(self):
-        self.samples += 1
-        parents, mine = {}, set(self.roots())
+        parents, images, mine = {}, {}, set(self.roots())
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                parents[int(entry.name)], images[int(entry.name)] = image(entry.name)
                 self.lines.add((entry / "cmdline").read_bytes())
             except (OSError, ValueError, IndexError):
                 continue
@@ -166,14 +179,20 @@ class Sampler:
                 above = parents[above]
             if known and (above in mine or above == server) or pid == server:
                 try:
-                    self.environments.add((Path("/proc") / str(pid) / "environ").read_bytes())
-                except OSError:
+                    variables = (Path("/proc") / str(pid) / "environ").read_bytes()
+                    again = image(pid)[1]
+                except (OSError, ValueError, IndexError):
                     continue
+                # What is between fork and exec shows what its parent was started with, and nothing of its own; so does
+                # a worker of Postgres, whose parent is looked at anyhow. What changes meanwhile is seen the next time.
+                if again == images[pid] and again != images.get(parents[pid]):
+                    self.environments.add((again[0], variables))
         try:
             self.sessions.update(self.activity())
         except (RuntimeError, OSError, AttributeError, StopIteration):
             # The cluster is not there yet, or no more.
             pass
+        self.samples += 1
 
     def stop(self):
         self.stopping.set()

@@ -335,6 +335,7 @@ SCENES = {
     "cancelled": (one, cancelled, "", False),
     "recovery": (died, recovery, "", False),
     "logins": (over_quota, logins, "", False),
+    "login-fails": (over_quota, logins, "store.note-login=fail@1", False),
     "delete-fails": (one, delete_fails, "plan.delete.clear.before=fail", False),
     "external": (one, external, "", False),
     "gate-cold": (cold, gate, "", False),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use super::user::ENVIRONMENT;
 use crate::model::fault;
 
 /// Programs a cluster cannot do without.
@@ -89,8 +90,8 @@ async fn examine(dir: &Path) -> Option<Installation> {
     }
     fault::pass("spawn.postgres-version").await.ok()?;
     let mut command = Command::new(dir.join("postgres"));
-    command.arg("--version").kill_on_drop(true).stdin(std::process::Stdio::null());
-    let output = tokio::time::timeout(VERSION_WAIT, command.output()).await.ok()?.ok()?;
+    command.env_clear().envs(ENVIRONMENT).arg("--version").kill_on_drop(true).stdin(std::process::Stdio::null());
+    let output = tokio::time::timeout(fault::within(VERSION_WAIT), command.output()).await.ok()?.ok()?;
     let version = version_of(&String::from_utf8_lossy(&output.stdout))?;
     let major = super::super::admin::major_of(&version)?;
     Some(Installation { major, version, bin_dir: dir.to_owned() })
@@ -111,6 +112,23 @@ mod tests {
         assert_eq!(version_of("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n").as_deref(), Some("15.18"));
         assert_eq!(version_of("postgres (PostgreSQL) 19devel").as_deref(), Some("19devel"));
         assert_eq!(version_of("psql (PostgreSQL) 15.1"), None);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_asked_for_its_version_sees_nothing_of_our_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        for program in PROGRAMS {
+            let script = "#!/bin/sh\nenv >\"$0.environment\"\necho 'postgres (PostgreSQL) 15.18'\n";
+            std::fs::write(dir.path().join(program), script).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(dir.path().join(program), mode).unwrap();
+        }
+        assert_eq!(examine(dir.path()).await.unwrap().major, 15);
+        let seen = std::fs::read_to_string(dir.path().join("postgres.environment")).unwrap();
+        let ours = ["PATH", "LC_ALL", "PWD", "SHLVL", "_", "OLDPWD"];
+        let others = |line: &&str| line.split_once('=').is_none_or(|(name, _)| !ours.contains(&name));
+        assert!(std::env::vars_os().count() > ours.len(), "there is something to be seen");
+        assert_eq!(seen.lines().filter(others).collect::<Vec<_>>(), Vec::<&str>::new());
     }
 
     #[tokio::test]

@@ -22,6 +22,10 @@ const RUN_WAIT: Duration = Duration::from_secs(15 * 60);
 const LOCK_OPTION: &str = "DPkg::Lock::Timeout=300";
 /// What the package manager says at its end is kept so far, in bytes.
 const SAID_BYTES_MAX: usize = 600;
+/// What the package manager gets of our environment: where programs and proxies are. What packages start may run for
+/// long, and shows what it was started with.
+const PASSED_ON: [&str; 9] =
+    ["PATH", "HOME", "LANG", "TZ", "http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY"];
 /// Parts of the work, for progress.
 const PARTS: u32 = 4;
 
@@ -192,7 +196,8 @@ async fn run<A: AsRef<OsStr>>(
     input: Option<&[u8]>,
 ) -> Result<Output, InstallError> {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir("/").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let passed_on = PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command.env_clear().envs(passed_on).args(arguments).current_dir("/").stdout(Stdio::piped()).stderr(Stdio::piped());
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     let shown: Vec<_> = command.as_std().get_args().map(|a| a.to_string_lossy().into_owned()).collect();
     let failed =
@@ -254,7 +259,7 @@ mod tests {
     /// A package manager that writes down what it was asked, and what the configuration said at that moment.
     fn fake(dir: &Path, fails_at: &str) -> Apt {
         let script = format!(
-            "#!/bin/sh\nfor a; do last=$a; done\necho \"$last $DEBIAN_FRONTEND $(grep -c '^create_main_cluster = false' {conf})\" \
+            "#!/bin/sh\nenv >{log}.environment\nfor a; do last=$a; done\necho \"$last $DEBIAN_FRONTEND $(grep -c '^create_main_cluster = false' {conf})\" \
              >>{log}\n[ \"$last\" != '{fails_at}' ] || {{ echo 'E: no luck' >&2; exit 100; }}\n",
             conf = dir.join("createcluster.conf").display(),
             log = dir.join("log").display(),
@@ -296,6 +301,16 @@ mod tests {
     #[tokio::test]
     async fn the_server_comes_only_when_no_cluster_is_made_with_it() {
         check("", true, &[UPDATE, COMMON, SERVER]).await;
+    }
+
+    #[tokio::test]
+    async fn the_package_manager_sees_of_our_environment_what_it_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        fake(dir.path(), "").install(None, &crate::model::Silent).await.unwrap();
+        let seen = fs::read_to_string(dir.path().join("log.environment")).unwrap();
+        let (path, cargo) = (format!("PATH={}", std::env::var("PATH").unwrap()), "CARGO_MANIFEST_DIR");
+        assert!(seen.lines().any(|line| line == path), "{seen}");
+        assert!(std::env::var_os(cargo).is_some() && !seen.contains(cargo), "{seen}");
     }
 
     #[tokio::test]

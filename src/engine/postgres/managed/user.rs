@@ -54,11 +54,15 @@ fn find_user(passwd: &str, name: &str) -> Option<RunAs> {
     })
 }
 
+/// The environment of the cluster's programs. Ours may hold an admin URL or a collector's token, and whoever may look at
+/// a process may read what it was started with.
+pub(super) const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LC_ALL", "C")];
+
 /// Prepares a program of the cluster's: as its user, in `/`, with an environment of our own making.
 pub(super) fn command(program: impl AsRef<Path>, user: Option<&RunAs>) -> Command {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(program.as_ref());
-    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("LC_ALL", "C").current_dir("/");
+    command.env_clear().envs(ENVIRONMENT).current_dir("/");
     command.stdin(Stdio::null());
     if let Some(user) = user {
         // std drops the supplementary groups as well when root gives a uid
