@@ -73,6 +73,26 @@ impl RunSql {
         self.readonly.unwrap_or(false)
     }
 
+    /// Finds the statements, by their number, that are not sent: those that copy in what is not given, and those that
+    /// install what the profile does not allow or the server does not have. What a function or a DO block installs is
+    /// not seen here; there Postgres alone decides, which lets a database's owner make what it trusts.
+    async fn barred(&self, script: &Script, core: &Core, grant: &Grant) -> Result<BTreeMap<u32, Failure>, Failure> {
+        let mut barred = BTreeMap::new();
+        for (statement, index) in script.statements.iter().zip(1..) {
+            let copies_in = statement.facts.class == StatementClass::CopyIn;
+            if copies_in && statement.copy_data.is_none() && self.stdin.is_none() {
+                barred.insert(index, WireError::CopyDataMissing.into_failure(index));
+            }
+            let Some(installs) = &statement.installs else { continue };
+            let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
+            if let Err(mut failure) = check_installs(installs, &profile, core).await {
+                failure.detail_mut().statement_index = Some(index);
+                barred.insert(index, failure);
+            }
+        }
+        Ok(barred)
+    }
+
     /// Refuses a call with a barred statement, unless it goes on after statements that fail.
     fn refuse_barred(&self, barred: &BTreeMap<u32, Failure>) -> Result<(), Failure> {
         let first = barred.values().next().filter(|_| !self.continue_on_error.unwrap_or(false));
@@ -199,12 +219,17 @@ impl Operation for RunSql {
         }
     }
 
-    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
         let script = ahead.script.ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         Work::new(self, script, "")?;
-        self.refuse_barred(&barred(script, ahead.core, ahead.grant)?)?;
-        ahead.core.foresee_use(ahead.grant, id, self.credential()).await
+        let barred = self.barred(script, ahead.core, ahead.grant).await?;
+        self.refuse_barred(&barred)?;
+        ahead.core.foresee_use(ahead.grant, id, self.credential()).await?;
+        let refused = |(index, failure): (&u32, &Failure)| {
+            format!("statement {index} would be refused: `{}`: {}", failure.code.as_str(), failure.message)
+        };
+        Ok(barred.iter().map(refused).collect())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<SqlResults>, Failure> {
@@ -212,7 +237,7 @@ impl Operation for RunSql {
         let script = call.script.clone().ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         let input = permit.input();
         let mut work = Work::new(input, &script, &call.database)?;
-        work.barred = barred(&script, &call.core, permit.grant())?;
+        work.barred = input.barred(&script, &call.core, permit.grant()).await?;
         input.refuse_barred(&work.barred)?;
         let access = input.credential();
         let started = Instant::now();
@@ -422,22 +447,7 @@ fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
     }
 }
 
-/// Finds the statements, by their number, that install what the profile does not allow. What a function or a DO block
-/// installs is not seen here; there Postgres alone decides, which lets a database's owner make what it trusts.
-fn barred(script: &Script, core: &Core, grant: &Grant) -> Result<BTreeMap<u32, Failure>, Failure> {
-    let mut barred = BTreeMap::new();
-    for (statement, index) in script.statements.iter().zip(1..) {
-        let Some(installs) = &statement.installs else { continue };
-        let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
-        if let Err(mut failure) = check_installs(installs, &profile) {
-            failure.detail_mut().statement_index = Some(index);
-            barred.insert(index, failure);
-        }
-    }
-    Ok(barred)
-}
-
-fn check_installs(installs: &Installs, profile: &Profile) -> Result<(), Failure> {
+async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> Result<(), Failure> {
     let refuse = |message: String| Failure::new(Code::ExtensionNotAllowed, message);
     let Some(name) = &installs.name else {
         return Err(refuse("an extension's name is written in escapes".to_owned()).hint("write the name as it is"));
@@ -450,7 +460,7 @@ fn check_installs(installs: &Installs, profile: &Profile) -> Result<(), Failure>
         let message = format!("CASCADE would install whatever extension `{name}` requires, allowed or not");
         return Err(refuse(message).hint("create each by a statement of its own, what is required first"));
     }
-    Ok(())
+    core.check_has_extension(profile.name(), name).await
 }
 
 /// Lets only statements through that passed every test for read-only use.

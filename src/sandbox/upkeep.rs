@@ -35,6 +35,12 @@ const STUCK_AFTER_ATTEMPTS: i32 = 3;
 const CLOCKS_APART_SECONDS_MAX: u64 = 60;
 /// Stuck removals shown.
 const STUCK_SHOWN_MAX: i64 = 50;
+/// What to do about things without a row. Records are looked for in one database only, and another's sandboxes must not
+/// be dropped for it.
+const REMEDY_UNTRACKED: &str = "what has no row may belong to another installation with this prefix, whose records are in another database of the \
+     server: it does if `SELECT database_name FROM pgsandbox.sandboxes` in some other database names it, and then give \
+     each installation a `databasePrefix` of its own; otherwise its row was removed by hand or it was not made by this \
+     program: look at it, and drop it yourself";
 
 /// Opens and closes audit entries of upkeep; wired by `app`.
 #[async_trait]
@@ -341,6 +347,15 @@ impl Core {
                 Check { name, status: CheckStatus::Ok, detail, remedy: None }
             }
             Ok(Orphans { untracked, missing, stuck, damaged }) => {
+                let remedies = [
+                    (!untracked.is_empty()).then_some(REMEDY_UNTRACKED),
+                    (!missing.is_empty()).then_some("delete sandboxes whose database is gone"),
+                    (!damaged.is_empty()).then_some(
+                        "put rows that were changed right in `pgsandbox.sandboxes`; until then nothing is done with them",
+                    ),
+                    (!stuck.is_empty()).then_some("see to what cannot be removed; it is tried again"),
+                ];
+                let remedy = remedies.into_iter().flatten().collect::<Vec<_>>().join("; ");
                 let shown: Vec<String> = damaged
                     .iter()
                     .map(|row| format!("the row of sandbox {} was changed by another: {}", row.id, row.fault))
@@ -351,10 +366,7 @@ impl Core {
                     .chain(stuck.iter().map(|(s, why)| format!("`{}` cannot be removed: {why}", s.names.database)))
                     .take(20)
                     .collect();
-                let remedy = "what has no row was not made by this program or its row was removed by hand: \
-                              look at it and drop it yourself; delete sandboxes whose database is gone; put rows that \
-                              were changed right in `pgsandbox.sandboxes`, until then nothing is done with them";
-                Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy.to_owned()) }
+                Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy) }
             }
         }
     }

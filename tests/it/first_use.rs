@@ -34,6 +34,9 @@ fn home(profiles: &[(&str, &str, Value)]) -> Home {
     home.with("PGSANDBOX_CONFIG", &path)
 }
 
+/// A server that is not there.
+const GONE: &str = "postgresql://a:b@127.0.0.1:1/postgres?sslmode=disable";
+
 /// Writes a policy file of the bundled policies, with these settings for some of them.
 fn policies(home: Home, settings: &[(&str, &str)]) -> Home {
     let names =
@@ -325,6 +328,167 @@ fn every_fault_of_a_policy_file_is_said_at_once_each_where_it_stands() {
     for (fault, words) in faults.iter().zip(expected) {
         assert!(fault.contains(words), "`{words}` is not in: {fault}");
     }
+}
+
+#[tokio::test]
+async fn what_moves_into_a_denied_schema_is_refused_and_a_missing_schema_is_named() {
+    let cluster = harness::cluster();
+    let guard = "settings = { deny_relations = [{ name = \"audit.*\", access = [\"writes\", \"defines\"] }] }";
+    let home = policies(home(&[("own", &*cluster.superuser_url(), prefix("move"))]), &[("statement-guard", guard)]);
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].clone();
+    let sql = |text: &str| json!({"databaseId": id, "sql": text});
+    let ready = "create schema audit; create table public.w (a int); create view public.v as select 1 as a; \
+                 create index i on public.w (a)";
+    check_foretold(&mut cli, "run_sql", &sql(ready), "ok");
+    for moves in [
+        "alter table public.w set schema audit",
+        "alter view public.v set schema \"audit\"",
+        "create schema side; create table side.x (a int); alter schema side rename to other",
+        "create extension citext schema audit",
+        "select 1 as a into audit.x",
+    ] {
+        check_foretold(&mut cli, "run_sql", &sql(moves), "denied");
+    }
+    let told = check_foretold(&mut cli, "run_sql", &sql("create table t (a int)"), "denied");
+    let message = told["result"]["refusal"]["message"].as_str().unwrap();
+    assert!(message.contains("with one (`public.t`) it is judged by that"), "{message}");
+    check_foretold(&mut cli, "run_sql", &sql("create table public.t (a int); alter table public.t rename to u"), "ok");
+    cli.call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn what_a_policy_in_shadow_would_demand_is_told_and_recorded_and_does_not_act() {
+    let cluster = harness::cluster();
+    let home = policies(
+        home(&[("own", &*cluster.superuser_url(), prefix("shad"))]),
+        &[("row-limit", "mode = \"shadow\"\nsettings = { max_rows = 2 }"), ("rate-limit", "mode = \"shadow\"")],
+    );
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].clone();
+    let input = json!({"databaseId": id, "sql": "select generate_series(1, 5)"});
+    let told = check_foretold(&mut cli, "run_sql", &input, "ok");
+    let word = |policy: &str| {
+        let words = told["result"]["policies"].as_array().unwrap();
+        words.iter().find(|word| word["policy"] == policy).unwrap_or_else(|| panic!("{policy}: {told:#}")).clone()
+    };
+    let demand = json!({"limit": "max-rows", "value": "2", "setBy": "row-limit"});
+    assert!(word("row-limit")["limits"].as_array().unwrap().contains(&demand), "{told:#}");
+    assert!(!told["result"]["limits"].to_string().contains("row-limit"), "it does not act: {told:#}");
+    assert_eq!(word("rate-limit")["charges"][0]["cost"], json!(1), "{told:#}");
+    let reply = cli.call("run_sql", &input);
+    assert_eq!(reply["result"]["resultSets"][0]["rows"].as_array().unwrap().len(), 5, "{reply:#}");
+
+    let audit = home.run(&["audit", "tail", "--operation", "run_sql"]);
+    let lines = String::from_utf8(audit.stdout).unwrap();
+    let closed = lines.lines().rfind(|line| line.contains("\"decision\"")).unwrap_or_else(|| panic!("{lines}"));
+    let closed: Value = serde_json::from_str(closed).unwrap();
+    let recorded = |policy: &str| {
+        let all = closed["decision"]["policies"].as_array().unwrap();
+        all.iter().find(|record| record["policy"] == policy).unwrap_or_else(|| panic!("{policy}: {closed:#}"))
+    };
+    let demands = recorded("row-limit")["would"]["obligations"].as_array().unwrap();
+    assert!(demands.contains(&json!({"kind": "max-rows", "value": 2})), "{closed:#}");
+    assert_eq!(recorded("rate-limit")["would"]["charges"][0]["cost"], json!(1), "{closed:#}");
+    assert!(recorded("quota").get("would").is_none(), "what acts is in the decision itself");
+    assert!(!closed["enforced"].to_string().contains("row-limit"), "{closed:#}");
+    cli.call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn an_explanation_foretells_what_the_server_and_the_arguments_do_not_allow() {
+    let cluster = harness::cluster();
+    let allowed = ["citext", "cube", "dict_xsyn", "earthdistance", "pg_stat_statements", "not_there"];
+    let more = json!({"databasePrefix": "fore", "allowedExtensions": allowed});
+    let top = json!({"databasePrefix": "fort", "allowedExtensions": ["cube", "earthdistance"]});
+    let profiles = [("own", &*cluster.limited_url(), more), ("top", &*cluster.superuser_url(), top)];
+    let home = policies(home(&profiles), &[("extensions", "settings = { allow = [\"*\"] }")]);
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].clone();
+    let asked = |names: &[&str]| json!({"extensions": names});
+    for only_superusers in ["dict_xsyn", "pg_stat_statements"] {
+        let told = check_foretold(&mut cli, "create_database", &asked(&[only_superusers]), "extension_not_allowed");
+        let allowed = &told["result"]["refusal"]["allowed"];
+        let has = |name: &str| allowed.as_array().unwrap().contains(&json!(name));
+        assert!(has("citext") && !has("dict_xsyn") && !has("pg_stat_statements") && !has("not_there"), "{told:#}");
+    }
+    let without_cube = json!({"profile": "top", "extensions": ["earthdistance"]});
+    check_foretold(&mut cli, "create_database", &without_cube, "invalid_extensions");
+    check_foretold(&mut cli, "create_database", &asked(&["not_there"]), "extension_setup_required");
+    let listed = cli.call("list_extensions", &json!({}));
+    let listed = listed["result"]["availableExtensions"].as_array().unwrap();
+    assert!(listed.iter().any(|e| e["name"] == "citext"), "{listed:#?}");
+    for e in listed {
+        // Each as it says that it must be asked for.
+        let requires = e["requires"].as_array().cloned().unwrap_or_default();
+        let names: Vec<&Value> = requires.iter().chain([&e["name"]]).collect();
+        let told =
+            cli.call("explain_policy", &json!({"operation": "create_database", "arguments": {"extensions": names}}));
+        assert_eq!(told["result"]["allowed"], json!(true), "{told:#}");
+    }
+
+    for bad in [json!({"limit": 1000}), json!({"limit": 0}), json!({"cursor": "garbage"})] {
+        let told = cli.call("explain_policy", &json!({"operation": "list_databases", "arguments": bad}));
+        assert_eq!(code(&cli.call("list_databases", &bad)), "invalid_arguments", "{bad}");
+        let allowed = told["result"]["allowed"] == json!(true);
+        assert!(!allowed && told.to_string().contains("invalid_arguments"), "{bad}: {told:#}");
+    }
+    for operation in ["list_databases", "cleanup_expired"] {
+        check_foretold(&mut cli, operation, &json!({"profile": "nowhere"}), "unknown_profile");
+    }
+
+    let sql = |text: &str| json!({"databaseId": id, "sql": text});
+    check_foretold(&mut cli, "run_sql", &sql("create table b (a int); copy b from stdin"), "invalid_arguments");
+    let told = check_foretold(&mut cli, "run_sql", &sql("create extension not_there"), "extension_setup_required");
+    assert_eq!(told["result"]["refusal"]["statementIndex"], json!(1), "{told:#}");
+    let told = check_foretold(&mut cli, "run_sql", &sql("create extension hstore"), "extension_not_allowed");
+    assert!(!told["result"]["refusal"]["allowed"].to_string().contains("dict_xsyn"), "{told:#}");
+    let seen = cli.call("run_sql", &sql("select count(*) from pg_class where relname = 'b'"));
+    assert_eq!(seen["result"]["resultSets"][0]["rows"], json!([["0"]]), "nothing ran of what was refused");
+    let mut on = sql("create table b (a int); create extension hstore; create extension not_there");
+    on["continueOnError"] = json!(true);
+    let told = check_foretold(&mut cli, "run_sql", &on, "ok");
+    let warnings = told["warnings"].to_string();
+    for said in
+        ["statement 2 would be refused: `extension_not_allowed`", "statement 3 would be refused: `extension_setup"]
+    {
+        assert!(warnings.contains(said), "{told:#}");
+    }
+    cli.call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn doctor_counts_every_check_and_takes_nobody_elses_sandboxes_for_leftovers() {
+    let cluster = harness::cluster();
+    let url = cluster.superuser_url();
+    let home = home(&[("own", &*url, prefix("mine")), ("twin", &*url, prefix("twin")), ("gone", GONE, prefix("gone"))]);
+    let mut cli = Cli::new(&home);
+    assert_eq!(code(&cli.call("list_databases", &json!({}))), "ok");
+    let admin = cluster.superuser("postgres").await;
+    admin.batch_execute("CREATE DATABASE mine_another_1234567890").await.unwrap();
+    let reply = cli.call("doctor", &json!({}));
+    let checks = reply["result"]["checks"].as_array().unwrap();
+    let found = checks.iter().find(|check| check["name"] == "own: sandboxes.consistent").unwrap();
+    let remedy = found["remedy"].as_str().unwrap_or_else(|| panic!("{found:#}"));
+    let (other, drop) = (remedy.find("another installation").unwrap(), remedy.find("drop it").unwrap());
+    assert!(other < drop && remedy.contains("SELECT database_name FROM pgsandbox.sandboxes"), "{remedy}");
+    admin.batch_execute("DROP DATABASE mine_another_1234567890").await.unwrap();
+
+    // A cluster that was not started is none of the things that were looked at.
+    let output = Home::fresh().run(&["doctor", "--format", "json"]);
+    let unstarted: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = unstarted["result"]["checks"].as_array().unwrap();
+    let summary = unstarted["summary"].as_str().unwrap();
+    let numbers: Vec<usize> = summary.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let skipped = checks.iter().filter(|check| check["status"] == "skipped").count();
+    assert!(skipped > 0 && summary.contains(&format!("{skipped} skipped")), "{summary}: {checks:#?}");
+    assert_eq!(numbers[0], numbers[1..].iter().sum::<usize>(), "{summary}");
+
+    let refused = cli.call("create_database", &json!({"postgresVersion": (cluster.major + 1).to_string()}));
+    assert_eq!(refused["errors"][0]["allowed"], json!([cluster.major.to_string()]), "{refused:#}");
 }
 
 /// Calls `run_sql` on a fresh sandbox of the cluster's.
