@@ -10,7 +10,7 @@
     Bundled {
         name: "extensions",
         component: include_bytes!("extensions/extensions.wasm"),
-        sha256: "156ece28ddfd6b3e875c4c798df97e7db7ad4f34a7a548a3be27a6d896139c60",
+        sha256: "a21df20c9e7152c40fcc2011b6a266df0d524c0f8a9e1b11d579aa55ea94be72",
         default_settings: include_str!("extensions/default.json"),
     },
     Bundled {
@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "af1a977760d1e8d3096ec06476296076760d56c4db58f65f5cd8e5e475aa1da9",
+        sha256: "3cfc9cdb1563dfa0888b01331dff0044cdaddb65ed733a1cc2ae102cbe3b4174",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]
