@@ -157,16 +157,17 @@ impl Operation for ListDatabases {
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Databases>, Failure> {
         let input = permit.input();
+        let course = &permit.grant().course;
         let max = u64::try_from(LIST_PAGE_MAX).unwrap_or(u64::MAX);
         let limit = match input.limit {
             None => 50,
-            Some(limit) => limit.within(1, max).ok_or_else(|| {
+            Some(limit) => course.refusing(limit.within(1, max).ok_or_else(|| {
                 Failure::new(Code::InvalidArguments, format!("limit of {} is not between 1 and {max}", limit.shown()))
-            })?,
+            }))?,
         };
         let every_version = input.include_all_versions.unwrap_or(false);
         let version = input.profile.postgres_version.clone().filter(|v| v != ALL_VERSIONS && !every_version);
-        let report = call
+        let listed = call
             .core
             .list(&ListFilter {
                 profile: input.profile.profile.clone(),
@@ -178,7 +179,9 @@ impl Operation for ListDatabases {
                 cursor: input.cursor.clone(),
                 limit: usize::try_from(limit).ok(),
             })
-            .await?;
+            .await;
+        // What fails as a whole fails before anything is looked at.
+        let report = course.refusing(listed)?;
         let unasked = unasked(&report.failures);
         let databases: Vec<Listed> = report.databases.iter().map(Listed::new).collect();
         let scope = match input.profile.profile {

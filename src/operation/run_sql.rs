@@ -1,6 +1,7 @@
 //! Runs the caller's SQL in a sandbox, as one of the sandbox's own roles.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -202,8 +203,8 @@ impl Operation for RunSql {
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
         let script = ahead.script.ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
-        Work::new(self, script, "")?;
-        self.refuse_barred(&barred(script, ahead.core, ahead.grant)?)?;
+        let work = Work::new(self, script, "")?;
+        self.refuse_barred(&barred(script, ahead.core, ahead.grant, work.stdin)?)?;
         ahead.core.foresee_use(ahead.grant, id, self.credential()).await
     }
 
@@ -211,9 +212,12 @@ impl Operation for RunSql {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let script = call.script.clone().ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         let input = permit.input();
-        let mut work = Work::new(input, &script, &call.database)?;
-        work.barred = barred(&script, &call.core, permit.grant())?;
-        input.refuse_barred(&work.barred)?;
+        let looked = Work::new(input, &script, &call.database).and_then(|mut work| {
+            work.barred = barred(&script, &call.core, permit.grant(), work.stdin)?;
+            input.refuse_barred(&work.barred)?;
+            Ok(work)
+        });
+        let work = permit.grant().course.refusing(looked)?;
         let access = input.credential();
         let started = Instant::now();
         // A session may have to be waited for: within the call's time, and cancelled like what follows.
@@ -260,7 +264,11 @@ impl Operation for RunSql {
         if outcome.as_ref().is_err_and(|failure| failure.code == Code::Cancelled) {
             session.close();
         }
-        let mut results = outcome?;
+        let mut results = outcome.map_err(|mut failure| {
+            // Of every way to fail once there was a session.
+            failure.detail_mut().earlier_committed = Some(work.committed.load(Ordering::Relaxed));
+            failure
+        })?;
         results.say_what_cut(&permit.grant().obligations);
         results.say_what_is_left_out();
         results.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -282,6 +290,8 @@ struct Work<'a> {
     continue_on_error: bool,
     /// Statements that are not sent, by their number.
     barred: BTreeMap<u32, Failure>,
+    /// Whether a statement may have made something last.
+    committed: AtomicBool,
 }
 
 impl<'a> Work<'a> {
@@ -326,6 +336,7 @@ impl<'a> Work<'a> {
             read_only: input.read_only(),
             continue_on_error: input.continue_on_error.unwrap_or(false),
             barred: BTreeMap::new(),
+            committed: AtomicBool::new(false),
         })
     }
 
@@ -333,7 +344,6 @@ impl<'a> Work<'a> {
         let deadline = started + self.timeout;
         let mut results = SqlResults::default();
         let mut bytes_left = self.limits.bytes_max;
-        let mut committed = false;
         for (statement, index) in self.script.statements.iter().zip(1..) {
             if let Some(failure) = self.barred.get(&index) {
                 // It fails as a statement does: what is open then cannot be gone on with.
@@ -350,7 +360,9 @@ impl<'a> Work<'a> {
             span.record(span::STATEMENT_FINGERPRINT, statement.facts.fingerprint.to_string());
             match self.run_one(session, statement, limits, left).instrument(span.clone()).await {
                 Ok(mut set) => {
-                    committed |= session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set);
+                    if session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set) {
+                        self.committed.store(true, Ordering::Relaxed);
+                    }
                     results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped);
                     let entry = ResultSetEntry::new(index, &set);
                     span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
@@ -361,7 +373,7 @@ impl<'a> Work<'a> {
                     results.add_notices(session.take_notices(), 0);
                     let mut failure = error.into_failure(index);
                     span::failed(&span, &failure);
-                    failure.detail_mut().earlier_committed = Some(committed);
+                    failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);
                     }
@@ -418,11 +430,20 @@ fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
     }
 }
 
-/// Finds the statements, by their number, that install what the profile does not allow. What a function or a DO block
-/// installs is not seen here; there Postgres alone decides, which lets a database's owner make what it trusts.
-fn barred(script: &Script, core: &Core, grant: &Grant) -> Result<BTreeMap<u32, Failure>, Failure> {
+/// Finds the statements, by their number, that are known to fail before any is sent: those that copy in and have no data,
+/// and those that install what the profile does not allow. What a function or a DO block installs is not seen here; there
+/// Postgres alone decides, which lets a database's owner make what it trusts.
+fn barred(
+    script: &Script,
+    core: &Core,
+    grant: &Grant,
+    stdin: Option<&str>,
+) -> Result<BTreeMap<u32, Failure>, Failure> {
     let mut barred = BTreeMap::new();
     for (statement, index) in script.statements.iter().zip(1..) {
+        if statement.facts.class == StatementClass::CopyIn && statement.copy_data.is_none() && stdin.is_none() {
+            barred.insert(index, WireError::CopyDataMissing.into_failure(index));
+        }
         let Some(installs) = &statement.installs else { continue };
         let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
         if let Err(mut failure) = check_installs(installs, &profile) {

@@ -94,8 +94,12 @@ impl Core {
         id: SandboxId,
         wait: Option<Duration>,
     ) -> Result<Deleted, Failure> {
-        require(permit, Impact::Destroys, Some(id))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
+        let looked = async {
+            require(permit, Impact::Destroys, Some(id))?;
+            self.locate(permit, id).await
+        };
+        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
+        permit.grant().course.acts();
         let started = Instant::now();
         let (barred_sender, mut barred) = oneshot::channel();
         let core = self.clone();
@@ -150,10 +154,13 @@ impl Core {
         filter: &CleanupFilter,
         dry_run: bool,
     ) -> Result<CleanupReport, Failure> {
-        require(permit, Impact::Destroys, None)?;
+        let course = &permit.grant().course;
+        course.refusing(require(permit, Impact::Destroys, None))?;
         let request_id = permit.grant().request_id;
         let mut report = CleanupReport::default();
-        for profile in self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref())? {
+        let scope = course.refusing(self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref()))?;
+        course.acts();
+        for profile in scope {
             report.profiles.push(profile.name().to_owned());
             if let Err(failure) = self.cleanup_profile(&profile, filter, dry_run, request_id, &mut report).await {
                 report.profile_failures.push(ProfileFailure { profile: profile.name().to_owned(), failure });
