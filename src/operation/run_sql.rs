@@ -25,12 +25,14 @@ use crate::model::limits::{
     STATEMENT_TIMEOUT_MS_MAX, STDIN_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use crate::model::{
-    Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass, StatementFacts,
+    Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass,
 };
 use crate::sandbox::{BUILT_IN_EXTENSION, Core, Profile};
 use crate::sql::{Installs, Script, Statement};
 use crate::telemetry::span;
 
+/// Told with a result that was had once the read-only role had its rights again.
+const RESTORED: &str = "the read-only role lacked rights on what the sandbox's owner has, and they were granted to it again";
 /// How long a cancelled statement may take to end before its connection is dropped.
 const CANCEL_GRACE: Duration = Duration::from_millis(900);
 
@@ -237,8 +239,14 @@ impl Operation for RunSql {
                 if !work.read_only || !lacks_a_right(&outcome) {
                     return outcome;
                 }
-                match call.core.restore_reads(&permit, id).await {
-                    Ok(true) => work.run(&mut session, started).await,
+                match call.core.restore_reads(&permit, id, started + work.timeout).await {
+                    Ok(true) => {
+                        let mut again = work.run(&mut session, started).await;
+                        if let Ok(results) = &mut again {
+                            results.warnings.push(RESTORED.to_owned());
+                        }
+                        again
+                    }
                     Ok(false) => outcome,
                     Err(failure) => {
                         // The caller is better served with what the statement met.
@@ -404,16 +412,12 @@ impl<'a> Work<'a> {
         let text = self.text.get(statement.text.clone()).unwrap_or_default();
         let copies_in = statement.facts.class == StatementClass::CopyIn;
         let copy_in = if copies_in { inline.or(self.stdin).map(str::as_bytes) } else { None };
-        let rest = if may_have_effects(&statement.facts) { Rest::Counted } else { Rest::Unfetched };
+        // What writes is never stopped half-way, and what a statement calls through views, operators, casts and policies of
+        // rows is not seen in it. What a read-only call does is taken back in any case.
+        let rest = if self.read_only { Rest::Unfetched } else { Rest::Counted };
         let call = StatementCall { text, params: &self.params, limits, rest, timeout, copy_in };
         if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
     }
-}
-
-/// Returns whether a statement may do something for each of its rows, and so must run to its end however few are kept.
-fn may_have_effects(facts: &StatementFacts) -> bool {
-    // A name that is not qualified may be that of a function of the sandbox's own, with parameters that fit better.
-    !facts.read_only_safe || facts.functions.iter().any(|name| !name.starts_with("pg_catalog."))
 }
 
 /// Returns whether a statement after which no transaction is open may have made something last.

@@ -246,16 +246,22 @@ impl Core {
     }
 
     /// Gives the read-only role again what it may see of the sandbox, where the owner's SQL took it away. Returns
-    /// whether any was missing.
+    /// whether any was missing. That is writing, if only rights: a request that must only read, as a policy demands, has
+    /// none of it done.
     ///
     /// # Errors
-    /// As [`Core::session`].
-    pub async fn restore_reads<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<bool, Failure> {
+    /// As [`Core::session`] of the owner role, or it did not end by `until`.
+    pub async fn restore_reads<T>(&self, permit: &Permit<T>, id: SandboxId, until: Instant) -> Result<bool, Failure> {
         require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Writes, Some(id)))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
-        sandbox.usable()?;
-        let spec = self.spec(&profile, &sandbox).await?;
-        profile.engine.restore_reads(&spec).await.map_err(Failure::from)
+        refuse_if_read_only(permit.grant())?;
+        let restored = async {
+            let (profile, sandbox) = self.locate_usable(permit, id).await?;
+            let spec = self.spec(&profile, &sandbox).await?;
+            let within = until.saturating_duration_since(Instant::now());
+            profile.engine.restore_reads(&spec, within).await.map_err(Failure::from)
+        };
+        let late = |_| Failure::new(Code::CommandTimeout, "the reader's rights could not be restored in time");
+        tokio::time::timeout_at(until, restored).await.map_err(late)?
     }
 
     /// Discloses where and how a sandbox is reached, with the role's password. A role whose login is taken away has
