@@ -24,15 +24,16 @@ use crate::model::limits::{
     PARAMS_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, ROWS_DEFAULT, ROWS_MAX, STATEMENT_TIMEOUT_MS_DEFAULT,
     STATEMENT_TIMEOUT_MS_MAX, STDIN_BYTES_MAX, VALUE_BYTES_MAX,
 };
-use crate::model::{
-    Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass,
-};
+use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass};
 use crate::sandbox::{BUILT_IN_EXTENSION, Core, Profile};
 use crate::sql::{Installs, Script, Statement};
 use crate::telemetry::span;
 
+/// Told where reading did not come to its end in time.
+const READ_ON: &str = "ask for more time, or for less; with readonly=true a statement stops at the row limit";
 /// Told with a result that was had once the read-only role had its rights again.
-const RESTORED: &str = "the read-only role lacked rights on what the sandbox's owner has, and they were granted to it again";
+const RESTORED: &str =
+    "the read-only role lacked rights on what the sandbox's owner has, and they were granted to it again";
 /// How long a cancelled statement may take to end before its connection is dropped.
 const CANCEL_GRACE: Duration = Duration::from_millis(900);
 
@@ -46,7 +47,7 @@ pub(super) struct RunSql {
     sql: String,
     /// Run as the read-only role in a read-only transaction; only reads are let through. Default false.
     readonly: Option<bool>,
-    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; what may have effects runs to its end.
+    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; unless readonly, all runs to its end.
     row_limit: Option<Whole>,
     /// Values for $1, $2, … of a single statement: text, numbers, true, false or null.
     params: Option<Vec<Value>>,
@@ -381,6 +382,9 @@ impl<'a> Work<'a> {
                     results.add_notices(session.take_notices(), 0);
                     let mut failure = error.into_failure(index);
                     span::failed(&span, &failure);
+                    if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
+                        failure.hint = Some(READ_ON.to_owned());
+                    }
                     failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);
@@ -437,12 +441,7 @@ fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
 /// Finds the statements, by their number, that are known to fail before any is sent: those that copy in and have no data,
 /// and those that install what the profile does not allow. What a function or a DO block installs is not seen here; there
 /// Postgres alone decides, which lets a database's owner make what it trusts.
-fn barred(
-    script: &Script,
-    core: &Core,
-    grant: &Grant,
-    stdin: Option<&str>,
-) -> Result<BTreeMap<u32, Failure>, Failure> {
+fn barred(script: &Script, core: &Core, grant: &Grant, stdin: Option<&str>) -> Result<BTreeMap<u32, Failure>, Failure> {
     let mut barred = BTreeMap::new();
     for (statement, index) in script.statements.iter().zip(1..) {
         if statement.facts.class == StatementClass::CopyIn && statement.copy_data.is_none() && stdin.is_none() {

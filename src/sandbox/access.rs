@@ -188,11 +188,7 @@ impl Core {
     }
 
     /// Finds a sandbox that can be used.
-    async fn locate_usable<T>(
-        &self,
-        permit: &Permit<T>,
-        id: SandboxId,
-    ) -> Result<(Arc<Profile>, Sandbox), Failure> {
+    async fn locate_usable<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<(Arc<Profile>, Sandbox), Failure> {
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         Ok((profile, sandbox))

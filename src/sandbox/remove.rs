@@ -12,7 +12,7 @@ use super::work::Work;
 use super::{Core, Profile, ProfileFailure, Sandbox, State, not_found};
 use crate::admission::Permit;
 use crate::model::{Code, Failure, Impact, PlanId, RequestId, SandboxId};
-use crate::store::{After, BeginDelete, Find, Held, ListQuery};
+use crate::store::{After, BeginDelete, Find, Held, ListQuery, Whose};
 
 /// How often a waiting caller looks whether another server has removed the sandbox.
 const REMOVAL_POLL: Duration = Duration::from_millis(50);
@@ -206,9 +206,15 @@ impl Core {
                 }
             }
         }
-        // Whoever cleans up everything also finishes what others left half done.
-        if !dry_run && filter.owner.is_none() && filter.group_owner.is_none() && filter.labels.is_empty() {
-            for (sandbox, failure) in self.recover(profile, None).await? {
+        // Whoever cleans up also finishes what a killed program left half done, of the sandboxes that are meant: often there
+        // is no server that would.
+        let whose = match &filter.owner {
+            Some(owner) => Some(Whose::Owners(owner, filter.group_owner.as_deref())),
+            None if filter.group_owner.is_none() => Some(Whose::Anybodys),
+            None => None,
+        };
+        if let Some(whose) = whose.filter(|_| !dry_run && filter.labels.is_empty()) {
+            for (sandbox, failure) in self.recover(profile, whose, None).await? {
                 report.failures.push(CleanupFailure { sandbox, failure });
             }
         }
@@ -259,6 +265,8 @@ impl Core {
             }
             BeginDelete::Theirs(sandbox) => Ok(Removal::Theirs(sandbox)),
             BeginDelete::NotExpired(_) => Ok(Removal::NotExpired),
+            // Whoever made it may have been killed.
+            BeginDelete::Creating(sandbox) if self.recover_sandbox(profile, id).await? => Ok(Removal::Gone(sandbox)),
             BeginDelete::Creating(sandbox) => Err(Failure::new(
                 Code::SandboxNotReady,
                 format!("sandbox `{}` is still being made", sandbox.names.database),
