@@ -139,7 +139,8 @@ impl Service {
         let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
         trail.admitted(limits);
         let outcome = ready.run(&self.call_for(request, context, script)).await;
-        if outcome.as_ref().is_err_and(facts::refused_before_the_first_act) {
+        if outcome.is_err() {
+            // Only if it was refused before anything was done for it.
             admission::refund(&receipt, &*self.book, trail.now)?;
         }
         outcome.map(|done| done.warn(warnings))

@@ -11,7 +11,7 @@ use crate::model::{
 };
 
 use super::effective::{Effective, named, unmet};
-use super::{Account, Book, BookError, Grant, Permit};
+use super::{Account, Book, BookError, Course, Grant, Permit};
 
 /// An operation's input that obligations can be applied to.
 pub trait Admissible {
@@ -55,10 +55,11 @@ pub struct AppliedLimit {
 }
 
 /// What a call was charged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Receipt {
     account: Account,
     charges: Vec<KeyedCharge>,
+    course: Course,
 }
 
 impl Receipt {
@@ -106,12 +107,10 @@ pub fn admit<T: Admissible>(
 ) -> Result<Admitted<T>, Failure> {
     let Prepared { input, warnings, account } = prepare(input, context, decision, consents)?;
     book.charge(&account, &decision.charges, context.now)?;
-    Ok(Admitted {
-        permit: Permit::new(input, grant(context, decision)),
-        warnings,
-        limits: limits(&decision.obligations),
-        receipt: Receipt { account, charges: decision.charges.clone() },
-    })
+    let grant = grant(context, decision);
+    let receipt = Receipt { account, charges: decision.charges.clone(), course: grant.course.clone() };
+    let limits = limits(&decision.obligations);
+    Ok(Admitted { permit: Permit::new(input, grant), warnings, limits, receipt })
 }
 
 fn grant(context: &Context, decision: &Decision) -> Grant {
@@ -125,6 +124,7 @@ fn grant(context: &Context, decision: &Decision) -> Grant {
         target: context.sandbox.as_ref().map(|sandbox| sandbox.id),
         obligations: decision.obligations.clone(),
         now: context.now,
+        course: Course::default(),
     }
 }
 
@@ -145,12 +145,13 @@ pub fn foresee<T: Admissible>(
     Ok((input, grant(context, decision)))
 }
 
-/// Gives back what a call was charged that the core refused before its first act.
+/// Gives back what a call was charged, if it was refused before anything was done for it: its permit's
+/// [`Course`] says so.
 ///
 /// # Errors
 /// Fails if the book cannot be had; the charges then stay taken.
 pub fn refund(receipt: &Receipt, book: &dyn Book, now: Timestamp) -> Result<(), BookError> {
-    book.refund(&receipt.account, &receipt.charges, now)
+    if receipt.course.refused() { book.refund(&receipt.account, &receipt.charges, now) } else { Ok(()) }
 }
 
 struct Prepared<T> {

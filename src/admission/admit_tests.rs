@@ -112,7 +112,12 @@ fn an_admitted_operation_has_its_obligations_applied_and_is_charged() {
 
     let again = admit(Make::default(), &context, &decision, &book, &NoConsents).unwrap_err();
     assert_eq!((again.code, again.retry_after_ms), (Code::RateLimited, Some(1000)));
-    assert_eq!(foresee(Make::default(), &context, &decision, &book, &NoConsents).err(), Some(again));
+    assert_eq!(foresee(Make::default(), &context, &decision, &book, &NoConsents).err(), Some(again.clone()));
+    refund(&admitted.receipt, &book, context.now).unwrap();
+    let charged = admit(Make::default(), &context, &decision, &book, &NoConsents).unwrap_err();
+    assert_eq!(charged, again, "nobody said that nothing was done");
+    let refused = admitted.permit.grant().course.refusing(Err::<(), _>(again.clone()));
+    assert_eq!(refused, Err(again));
     refund(&admitted.receipt, &book, context.now).unwrap();
     assert!(admit(Make::default(), &context, &decision, &book, &NoConsents).is_ok());
 }

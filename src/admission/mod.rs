@@ -6,6 +6,7 @@
 
 mod admit;
 mod book;
+mod course;
 mod effective;
 mod file_book;
 mod gate;
@@ -15,6 +16,7 @@ pub use admit::{
     Admissible, Admitted, AppliedLimit, Consents, Demand, NoConsents, Receipt, admit, foresee, limits, refund,
 };
 pub use book::{ACCOUNT_KEYS_MAX, Account, Book, BookError, Entries, MemoryBook};
+pub use course::Course;
 pub use effective::{Effect, Effective};
 pub use file_book::{BOOK_WAIT_MS_MAX, FileBook};
 pub use gate::Gate;

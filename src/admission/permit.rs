@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::Course;
 use crate::model::{Impact, Obligations, Principal, RequestId, SandboxId, Timestamp, Transport};
 
 /// Proof that an operation was decided, its obligations applied to `T` and its charges taken.
@@ -32,6 +33,8 @@ pub struct Grant {
     pub obligations: Obligations,
     /// When the request was decided.
     pub now: Timestamp,
+    /// What becomes of the call: whoever refuses it before its first act says so here.
+    pub course: Course,
 }
 
 impl<T> Permit<T> {
@@ -127,6 +130,7 @@ impl SystemAuthority {
             target: None,
             obligations: Obligations::default(),
             now,
+            course: Course::default(),
         };
         Permit { input: (), grant }
     }

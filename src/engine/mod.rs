@@ -7,6 +7,7 @@
 pub mod postgres;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -149,7 +150,8 @@ pub trait Engine: Send + Sync + 'static {
     ) -> Result<postgres::SandboxSession, EngineError>;
 
     /// Gives the read-only role again what it may see, where the owner's SQL took it away. Returns whether any was missing.
-    async fn restore_reads(&self, sandbox: &SandboxSpec) -> Result<bool, EngineError>;
+    /// Nothing of it goes on after `within`, on the server either.
+    async fn restore_reads(&self, sandbox: &SandboxSpec, within: Duration) -> Result<bool, EngineError>;
 
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;

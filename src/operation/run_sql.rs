@@ -1,6 +1,7 @@
 //! Runs the caller's SQL in a sandbox, as one of the sandbox's own roles.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,13 +24,16 @@ use crate::model::limits::{
     PARAMS_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, ROWS_DEFAULT, ROWS_MAX, STATEMENT_TIMEOUT_MS_DEFAULT,
     STATEMENT_TIMEOUT_MS_MAX, STDIN_BYTES_MAX, VALUE_BYTES_MAX,
 };
-use crate::model::{
-    Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass, StatementFacts,
-};
+use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass};
 use crate::sandbox::{BUILT_IN_EXTENSION, Core, Profile};
 use crate::sql::{Installs, Script, Statement};
 use crate::telemetry::span;
 
+/// Told where reading did not come to its end in time.
+const READ_ON: &str = "ask for more time, or for less; with readonly=true a statement stops at the row limit";
+/// Told with a result that was had once the read-only role had its rights again.
+const RESTORED: &str =
+    "the read-only role lacked rights on what the sandbox's owner has, and they were granted to it again";
 /// How long a cancelled statement may take to end before its connection is dropped.
 const CANCEL_GRACE: Duration = Duration::from_millis(900);
 
@@ -43,7 +47,7 @@ pub(super) struct RunSql {
     sql: String,
     /// Run as the read-only role in a read-only transaction; only reads are let through. Default false.
     readonly: Option<bool>,
-    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; what may have effects runs to its end.
+    /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; unless readonly, all runs to its end.
     row_limit: Option<Whole>,
     /// Values for $1, $2, … of a single statement: text, numbers digit for digit, true, false, null; arrays and objects go as JSON text.
     params: Option<Vec<Value>>,
@@ -236,9 +240,13 @@ impl Operation for RunSql {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let script = call.script.clone().ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         let input = permit.input();
-        let mut work = Work::new(input, &script, &call.database)?;
-        work.barred = input.barred(&script, &call.core, permit.grant()).await?;
-        input.refuse_barred(&work.barred)?;
+        let looked = async {
+            let mut work = Work::new(input, &script, &call.database)?;
+            work.barred = input.barred(&script, &call.core, permit.grant()).await?;
+            input.refuse_barred(&work.barred)?;
+            Ok(work)
+        };
+        let work = permit.grant().course.refusing(looked.await)?;
         let access = input.credential();
         let started = Instant::now();
         // A session may have to be waited for: within the call's time, and cancelled like what follows.
@@ -258,8 +266,14 @@ impl Operation for RunSql {
                 if !work.read_only || !lacks_a_right(&outcome) {
                     return outcome;
                 }
-                match call.core.restore_reads(&permit, id).await {
-                    Ok(true) => work.run(&mut session, started).await,
+                match call.core.restore_reads(&permit, id, started + work.timeout).await {
+                    Ok(true) => {
+                        let mut again = work.run(&mut session, started).await;
+                        if let Ok(results) = &mut again {
+                            results.warnings.push(RESTORED.to_owned());
+                        }
+                        again
+                    }
                     Ok(false) => outcome,
                     Err(failure) => {
                         // The caller is better served with what the statement met.
@@ -285,7 +299,11 @@ impl Operation for RunSql {
         if outcome.as_ref().is_err_and(|failure| failure.code == Code::Cancelled) {
             session.close();
         }
-        let mut results = outcome?;
+        let mut results = outcome.map_err(|mut failure| {
+            // Of every way to fail once there was a session.
+            failure.detail_mut().earlier_committed = Some(work.committed.load(Ordering::Relaxed));
+            failure
+        })?;
         results.say_what_cut(&permit.grant().obligations);
         results.say_what_is_left_out();
         results.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -307,6 +325,8 @@ struct Work<'a> {
     continue_on_error: bool,
     /// Statements that are not sent, by their number.
     barred: BTreeMap<u32, Failure>,
+    /// Whether a statement may have made something last.
+    committed: AtomicBool,
 }
 
 impl<'a> Work<'a> {
@@ -355,6 +375,7 @@ impl<'a> Work<'a> {
             read_only: input.read_only(),
             continue_on_error: input.continue_on_error.unwrap_or(false),
             barred: BTreeMap::new(),
+            committed: AtomicBool::new(false),
         })
     }
 
@@ -362,7 +383,6 @@ impl<'a> Work<'a> {
         let deadline = started + self.timeout;
         let mut results = SqlResults::default();
         let mut bytes_left = self.limits.bytes_max;
-        let mut committed = false;
         for (statement, index) in self.script.statements.iter().zip(1..) {
             if let Some(failure) = self.barred.get(&index) {
                 // It fails as a statement does: what is open then cannot be gone on with.
@@ -379,7 +399,9 @@ impl<'a> Work<'a> {
             span.record(span::STATEMENT_FINGERPRINT, statement.facts.fingerprint.to_string());
             match self.run_one(session, statement, limits, left).instrument(span.clone()).await {
                 Ok(mut set) => {
-                    committed |= session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set);
+                    if session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set) {
+                        self.committed.store(true, Ordering::Relaxed);
+                    }
                     results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped, &mut bytes_left);
                     let entry = ResultSetEntry::new(index, &set);
                     span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
@@ -390,7 +412,10 @@ impl<'a> Work<'a> {
                     results.add_notices(session.take_notices(), 0, &mut bytes_left);
                     let mut failure = error.into_failure(index);
                     span::failed(&span, &failure);
-                    failure.detail_mut().earlier_committed = Some(committed);
+                    if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
+                        failure.hint = Some(READ_ON.to_owned());
+                    }
+                    failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);
                     }
@@ -421,16 +446,12 @@ impl<'a> Work<'a> {
         let text = self.text.get(statement.text.clone()).unwrap_or_default();
         let copies_in = statement.facts.class == StatementClass::CopyIn;
         let copy_in = if copies_in { inline.or(self.stdin).map(str::as_bytes) } else { None };
-        let rest = if may_have_effects(&statement.facts) { Rest::Counted } else { Rest::Unfetched };
+        // What writes is never stopped half-way, and what a statement calls through views, operators, casts and policies of
+        // rows is not seen in it. What a read-only call does is taken back in any case.
+        let rest = if self.read_only { Rest::Unfetched } else { Rest::Counted };
         let call = StatementCall { text, params: &self.params, limits, rest, timeout, copy_in };
         if self.read_only { session.execute_read_only(&call).await } else { session.execute(&call).await }
     }
-}
-
-/// Returns whether a statement may do something for each of its rows, and so must run to its end however few are kept.
-fn may_have_effects(facts: &StatementFacts) -> bool {
-    // A name that is not qualified may be that of a function of the sandbox's own, with parameters that fit better.
-    !facts.read_only_safe || facts.functions.iter().any(|name| !name.starts_with("pg_catalog."))
 }
 
 /// Returns whether a statement after which no transaction is open may have made something last.

@@ -89,15 +89,21 @@ impl Core {
     /// # Errors
     /// `invalid_ttl`, `database_not_found` or `sandbox_not_ready`.
     pub async fn extend<T>(&self, permit: &Permit<T>, id: SandboxId, ttl_minutes: u64) -> Result<Sandbox, Failure> {
-        require(permit, Impact::Writes, Some(id))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
-        let limit = ttl_limit(profile.settings(), &permit.grant().obligations);
-        check_extension(&profile, ttl_minutes, &limit)?;
+        let course = permit.grant().course.clone();
+        let looked = async {
+            require(permit, Impact::Writes, Some(id))?;
+            let (profile, sandbox) = self.locate(permit, id).await?;
+            let limit = ttl_limit(profile.settings(), &permit.grant().obligations);
+            check_extension(&profile, ttl_minutes, &limit)?;
+            Ok((profile, sandbox, limit))
+        };
+        let (profile, sandbox, limit) = course.refusing(looked.await)?;
         let core = self.clone();
         self.detached(async move {
             let Some(extended) = profile.store.extend(id, ttl_minutes, limit.value).await? else {
-                return Err(not_extended(&profile, &sandbox, limit.value).await?);
+                return course.refusing(Err(not_extended(&profile, &sandbox, limit.value).await?));
             };
+            course.acts();
             let spec = core.spec(&profile, &extended).await?;
             profile.engine.set_expiry(&spec, extended.expires_at).await.map_err(|error| {
                 Failure::from(error).hint("the new end is noted, but logins still end at the old one; call again")
@@ -149,13 +155,13 @@ impl Core {
         id: SandboxId,
         access: CredentialAccess,
     ) -> Result<SessionLease, Failure> {
-        require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Writes, Some(id)))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
-        sandbox.usable()?;
-        if access == CredentialAccess::Owner {
-            refuse_if_read_only(permit.grant())?;
-            self.admit_owner(permit, &profile, &sandbox).await?;
-        }
+        let looked = async {
+            require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Writes, Some(id)))?;
+            self.locate_for_use(permit, id, access).await
+        };
+        let course = &permit.grant().course;
+        let (profile, sandbox) = course.refusing(looked.await)?;
+        course.acts();
         let pool = &self.inner().pool;
         let until = Instant::now() + self.session_wait();
         let began = Instant::now();
@@ -169,6 +175,28 @@ impl Core {
             None => self.open_session(&profile, &sandbox, access, until).await?,
         };
         Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session), turn: Some(turn) })
+    }
+
+    /// Finds a sandbox that is to be used as one of its roles, and lets that role in.
+    async fn locate_for_use<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<(Arc<Profile>, Sandbox), Failure> {
+        let (profile, sandbox) = self.locate_usable(permit, id).await?;
+        if access == CredentialAccess::Owner {
+            refuse_if_read_only(permit.grant())?;
+            self.admit_owner(permit, &profile, &sandbox).await?;
+        }
+        Ok((profile, sandbox))
+    }
+
+    /// Finds a sandbox that can be used.
+    async fn locate_usable<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<(Arc<Profile>, Sandbox), Failure> {
+        let (profile, sandbox) = self.locate(permit, id).await?;
+        sandbox.usable()?;
+        Ok((profile, sandbox))
     }
 
     /// Logs in as one of the sandbox's roles, waiting while the server has no connection left.
@@ -219,16 +247,22 @@ impl Core {
     }
 
     /// Gives the read-only role again what it may see of the sandbox, where the owner's SQL took it away. Returns
-    /// whether any was missing.
+    /// whether any was missing. That is writing, if only rights: a request that must only read, as a policy demands, has
+    /// none of it done.
     ///
     /// # Errors
-    /// As [`Core::session`].
-    pub async fn restore_reads<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<bool, Failure> {
+    /// As [`Core::session`] of the owner role, or it did not end by `until`.
+    pub async fn restore_reads<T>(&self, permit: &Permit<T>, id: SandboxId, until: Instant) -> Result<bool, Failure> {
         require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Writes, Some(id)))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
-        sandbox.usable()?;
-        let spec = self.spec(&profile, &sandbox).await?;
-        profile.engine.restore_reads(&spec).await.map_err(Failure::from)
+        refuse_if_read_only(permit.grant())?;
+        let restored = async {
+            let (profile, sandbox) = self.locate_usable(permit, id).await?;
+            let spec = self.spec(&profile, &sandbox).await?;
+            let within = until.saturating_duration_since(Instant::now());
+            profile.engine.restore_reads(&spec, within).await.map_err(Failure::from)
+        };
+        let late = |_| Failure::new(Code::CommandTimeout, "the reader's rights could not be restored in time");
+        tokio::time::timeout_at(until, restored).await.map_err(late)?
     }
 
     /// Discloses where and how a sandbox is reached, with the role's password. A role whose login is taken away has
@@ -242,15 +276,11 @@ impl Core {
         id: SandboxId,
         access: CredentialAccess,
     ) -> Result<(ConnectionInfo, Secret), Failure> {
-        require(permit, Impact::Discloses, Some(id))?;
-        if access == CredentialAccess::Owner {
-            refuse_if_read_only(permit.grant())?;
-        }
-        let (profile, sandbox) = self.locate(permit, id).await?;
-        sandbox.usable()?;
-        if access == CredentialAccess::Owner {
-            self.admit_owner(permit, &profile, &sandbox).await?;
-        }
+        let looked = async {
+            require(permit, Impact::Discloses, Some(id))?;
+            self.locate_for_use(permit, id, access).await
+        };
+        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
         let spec = self.spec(&profile, &sandbox).await?;
         let info = profile.engine.connection(&spec, access);
         let password = match access {
@@ -274,9 +304,11 @@ impl Core {
     /// # Errors
     /// `sandbox_expired`, `sandbox_not_ready`, or the server cannot be reached.
     pub async fn verify<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<Vec<Check>, Failure> {
-        require(permit, Impact::Reads, Some(id))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
-        sandbox.usable()?;
+        let looked = async {
+            require(permit, Impact::Reads, Some(id))?;
+            self.locate_usable(permit, id).await
+        };
+        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
         let spec = self.spec(&profile, &sandbox).await?;
         let mut checks = profile.engine.verify(&spec).await.map_err(Failure::from)?;
         if !sandbox.login_stands() {
@@ -339,10 +371,12 @@ impl Core {
         permit: &Permit<T>,
         id: SandboxId,
     ) -> Result<Vec<(String, String)>, Failure> {
-        // Who just made it may look as well.
-        require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Creates, None))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
-        sandbox.usable()?;
+        let looked = async {
+            // Who just made it may look as well.
+            require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Creates, None))?;
+            self.locate_usable(permit, id).await
+        };
+        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
         let spec = self.spec(&profile, &sandbox).await?;
         profile.engine.installed_extensions(&spec).await.map_err(Failure::from)
     }

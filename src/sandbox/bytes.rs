@@ -49,6 +49,7 @@ impl Core {
         }
         refuse_over_any(profile, sandbox, limits).await?;
         let (core, for_task, for_turn) = (self.clone(), Arc::clone(profile), sandbox.clone());
+        permit.grant().course.acts();
         let given_back = self.detached(async move {
             let Some(turn) = for_task.store.login_turn(&for_turn).await? else { return Ok(false) };
             core.turn_login(&for_task, &for_turn, turn, true).await.map(|()| true)

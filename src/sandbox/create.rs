@@ -45,15 +45,15 @@ impl Core {
     ) -> Result<Created, Failure> {
         require(permit, Impact::Creates, None)?;
         let grant = permit.grant().clone();
-        let profile = self.profile(&request.profile)?;
+        let profile = grant.course.refusing(self.profile(&request.profile))?;
         if grant.profile.as_deref().is_some_and(|granted| granted != profile.name()) {
             return Err(Failure::new(Code::Internal, "the permit is for another profile"));
         }
-        let request = request.check(profile.settings(), &grant)?;
+        let request = grant.course.refusing(request.check(profile.settings(), &grant))?;
         let core = self.clone();
         self.detached(async move {
-            core.open(&profile).await?;
-            check_offered(&profile, &request.extensions).await?;
+            grant.course.refusing(core.open(&profile).await)?;
+            grant.course.refusing(check_offered(&profile, &request.extensions).await)?;
             core.create_checked(&profile, &grant, &request, &*progress, &cancel).await
         })
         .await
@@ -91,18 +91,27 @@ impl Core {
             let _running = self.enter(reservation.plan);
             return match profile.store.reserve(&reservation).await {
                 Ok(Reserved::New(sandbox, held)) => {
+                    grant.course.acts();
                     let spec = bare_spec(&sandbox, owner, readonly);
                     let work = Work { profile: Arc::clone(profile), held, spec };
                     let sandbox = work.make(progress, cancel, deadline).await?;
                     Ok(Created { sandbox, replayed: false })
                 }
-                Ok(Reserved::Replayed(id)) => match self.replayed(profile, id, cancel, deadline).await? {
-                    Some(sandbox) => Ok(Created { sandbox, replayed: true }),
-                    // It was never there for anybody to use, and its key is free again.
-                    None if tried < NAMES_TRIED_MAX => continue,
-                    None => Err(made_and_gone()),
-                },
+                Ok(Reserved::Replayed(id)) => {
+                    // What an interrupted call left may be taken back in there.
+                    grant.course.acts();
+                    match self.replayed(profile, id, cancel, deadline).await? {
+                        Some(sandbox) => Ok(Created { sandbox, replayed: true }),
+                        // It was never there for anybody to use, and its key is free again.
+                        None if tried < NAMES_TRIED_MAX => continue,
+                        None => Err(made_and_gone()),
+                    }
+                }
                 Err(ReserveError::NameTaken(_)) if tried < NAMES_TRIED_MAX => continue,
+                // Rolled back, with nothing made.
+                Err(error @ (ReserveError::Quota(_) | ReserveError::IdempotencyConflict)) => {
+                    grant.course.refusing(Err(error.into()))
+                }
                 Err(error) => Err(error.into()),
             };
         }

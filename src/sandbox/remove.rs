@@ -12,7 +12,7 @@ use super::work::Work;
 use super::{Core, Profile, ProfileFailure, Sandbox, State, not_found};
 use crate::admission::Permit;
 use crate::model::{Code, Failure, Impact, PlanId, RequestId, SandboxId};
-use crate::store::{After, BeginDelete, Find, Held, ListQuery};
+use crate::store::{After, BeginDelete, Find, Held, ListQuery, Whose};
 
 /// How often a waiting caller looks whether another server has removed the sandbox.
 const REMOVAL_POLL: Duration = Duration::from_millis(50);
@@ -94,8 +94,12 @@ impl Core {
         id: SandboxId,
         wait: Option<Duration>,
     ) -> Result<Deleted, Failure> {
-        require(permit, Impact::Destroys, Some(id))?;
-        let (profile, sandbox) = self.locate(permit, id).await?;
+        let looked = async {
+            require(permit, Impact::Destroys, Some(id))?;
+            self.locate(permit, id).await
+        };
+        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
+        permit.grant().course.acts();
         let started = Instant::now();
         let (barred_sender, mut barred) = oneshot::channel();
         let core = self.clone();
@@ -150,10 +154,13 @@ impl Core {
         filter: &CleanupFilter,
         dry_run: bool,
     ) -> Result<CleanupReport, Failure> {
-        require(permit, Impact::Destroys, None)?;
+        let course = &permit.grant().course;
+        course.refusing(require(permit, Impact::Destroys, None))?;
         let request_id = permit.grant().request_id;
         let mut report = CleanupReport::default();
-        for profile in self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref())? {
+        let scope = course.refusing(self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref()))?;
+        course.acts();
+        for profile in scope {
             report.profiles.push(profile.name().to_owned());
             if let Err(failure) = self.cleanup_profile(&profile, filter, dry_run, request_id, &mut report).await {
                 report.profile_failures.push(ProfileFailure { profile: profile.name().to_owned(), failure });
@@ -207,9 +214,15 @@ impl Core {
                 }
             }
         }
-        // Whoever cleans up everything also finishes what others left half done.
-        if !dry_run && filter.owner.is_none() && filter.group_owner.is_none() && filter.labels.is_empty() {
-            for (sandbox, failure) in self.recover(profile, None).await? {
+        // Whoever cleans up also finishes what a killed program left half done, of the sandboxes that are meant: often there
+        // is no server that would.
+        let whose = match &filter.owner {
+            Some(owner) => Some(Whose::Owners(owner, filter.group_owner.as_deref())),
+            None if filter.group_owner.is_none() => Some(Whose::Anybodys),
+            None => None,
+        };
+        if let Some(whose) = whose.filter(|_| !dry_run && filter.labels.is_empty()) {
+            for (sandbox, failure) in self.recover(profile, whose, None).await? {
                 report.failures.push(CleanupFailure { sandbox, failure });
             }
         }
@@ -260,6 +273,8 @@ impl Core {
             }
             BeginDelete::Theirs(sandbox) => Ok(Removal::Theirs(sandbox)),
             BeginDelete::NotExpired(_) => Ok(Removal::NotExpired),
+            // Whoever made it may have been killed.
+            BeginDelete::Creating(sandbox) if self.recover_sandbox(profile, id).await? => Ok(Removal::Gone(sandbox)),
             BeginDelete::Creating(sandbox) => Err(Failure::new(
                 Code::SandboxNotReady,
                 format!("sandbox `{}` is still being made", sandbox.names.database),

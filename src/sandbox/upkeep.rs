@@ -19,7 +19,7 @@ use crate::admission::{Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
 use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, Timestamp, Transport, fault};
 use crate::secret::Sealed;
-use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords};
+use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords, Whose};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -61,6 +61,8 @@ pub struct Orphans {
     pub missing: Vec<Sandbox>,
     /// Could not be removed several times, with the last reason.
     pub stuck: Vec<(Sandbox, String)>,
+    /// Are half made or half removed, and nobody works on them: whoever did was killed, or failed and lets it rest.
+    pub waiting: Vec<Sandbox>,
     /// Have a row that this program does not leave behind: nothing is done with them.
     pub damaged: Vec<Damage>,
 }
@@ -143,7 +145,7 @@ impl Core {
             self.sweep(profile).await?;
             profile.store.tidy().await?;
         }
-        self.recover(profile, Some(&steward)).await?;
+        self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
         self.reap_expired(profile, &steward).await?;
         self.measure(profile).await?;
         self.settle_logins(profile, &steward).await?;
@@ -151,15 +153,16 @@ impl Core {
         Ok(())
     }
 
-    /// Works off plans that are due and that nobody works on. Returns those that failed.
+    /// Works off plans that are due and that nobody works on, of those that are meant. Returns those that failed.
     pub(super) async fn recover(
         &self,
         profile: &Arc<Profile>,
+        whose: Whose<'_>,
         steward: Option<&Steward>,
     ) -> Result<Vec<(Sandbox, Failure)>, Failure> {
         let mut failures = Vec::new();
         for _ in 0..PAGES_MAX {
-            let claimed = profile.store.claim(&self.running(), None, i64::try_from(PAGE).unwrap_or(i64::MAX)).await?;
+            let claimed = profile.store.claim(&self.running(), whose, i64::try_from(PAGE).unwrap_or(i64::MAX)).await?;
             if claimed.is_empty() {
                 break;
             }
@@ -190,13 +193,15 @@ impl Core {
         Ok(failures)
     }
 
-    /// Takes up the plan of one sandbox, if it is due and nobody works on it.
-    pub(super) async fn recover_sandbox(&self, profile: &Arc<Profile>, id: SandboxId) -> Result<(), Failure> {
-        for claimed in profile.store.claim(&self.running(), Some(id), 1).await? {
+    /// Takes up the plan of one sandbox, if it is due and nobody works on it. Returns whether it did.
+    pub(super) async fn recover_sandbox(&self, profile: &Arc<Profile>, id: SandboxId) -> Result<bool, Failure> {
+        let claimed = profile.store.claim(&self.running(), Whose::Sandbox(id), 1).await?;
+        let found = !claimed.is_empty();
+        for claimed in claimed {
             let _running = self.enter(claimed.held.plan);
             self.recover_one(profile, claimed, None).await?;
         }
-        Ok(())
+        Ok(found)
     }
 
     async fn recover_one(
@@ -309,9 +314,10 @@ impl Core {
                 }));
         }
         let stuck = profile.store.stuck(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
+        let waiting = profile.store.waiting(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
         let untracked = found.into_iter().filter(|found| !tracked.contains(&found.name)).collect();
         let damaged = profile.store.damage().await?;
-        Ok(Orphans { untracked, missing, stuck, damaged })
+        Ok(Orphans { untracked, missing, stuck, waiting, damaged })
     }
 
     /// Checks every profile for `doctor`: looks, and starts nothing. Where a server answers, it is compared with its
@@ -346,12 +352,15 @@ impl Core {
                 let detail = "metadata and server agree".to_owned();
                 Check { name, status: CheckStatus::Ok, detail, remedy: None }
             }
-            Ok(Orphans { untracked, missing, stuck, damaged }) => {
+            Ok(Orphans { untracked, missing, stuck, waiting, damaged }) => {
                 let remedies = [
                     (!untracked.is_empty()).then_some(REMEDY_UNTRACKED),
                     (!missing.is_empty()).then_some("delete sandboxes whose database is gone"),
                     (!damaged.is_empty()).then_some(
                         "put rows that were changed right in `pgsandbox.sandboxes`; until then nothing is done with them",
+                    ),
+                    (!waiting.is_empty()).then_some(
+                        "what waits is removed by a server that runs, by its owner's `pgsandbox cleanup`, or by deleting it",
                     ),
                     (!stuck.is_empty()).then_some("see to what cannot be removed; it is tried again"),
                 ];
@@ -364,6 +373,11 @@ impl Core {
                         missing.iter().map(|sandbox| format!("the database of `{}` is gone", sandbox.names.database)),
                     )
                     .chain(stuck.iter().map(|(s, why)| format!("`{}` cannot be removed: {why}", s.names.database)))
+                    .chain(
+                        waiting.iter().map(|s| {
+                            format!("`{}` waits to be removed, its {} broke off", s.names.database, half_way(s))
+                        }),
+                    )
                     .take(20)
                     .collect();
                 Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy) }
@@ -474,6 +488,11 @@ impl Core {
         }
         Ok(profile.store.replace_passwords(sandbox.id, &old, &new).await?)
     }
+}
+
+/// Returns what broke off.
+fn half_way(sandbox: &Sandbox) -> &'static str {
+    if sandbox.state == super::State::Creating { "making" } else { "removal" }
 }
 
 fn failed(name: &str, failure: Failure) -> Check {

@@ -127,23 +127,3 @@ pub(super) fn hide_what_is_not_the_callers(decision: &mut Decision, asks: &Asks)
         *refusal = sandbox::not_found().audit(format!("hidden by a policy: {detail}"));
     }
 }
-
-/// Returns whether a failure came before the core's first act, so that the call costs nothing.
-pub(super) fn refused_before_the_first_act(failure: &Failure) -> bool {
-    matches!(
-        failure.code,
-        Code::InvalidArguments
-            | Code::InvalidTtl
-            | Code::InvalidRowLimit
-            | Code::InvalidExtensions
-            | Code::ExtensionNotAllowed
-            | Code::ExtensionSetupRequired
-            | Code::SingleStatementRequired
-            | Code::IdempotencyConflict
-            | Code::QuotaExceeded
-            | Code::SandboxExpired
-            | Code::SandboxNotReady
-            | Code::DatabaseNotFound
-            | Code::LocalPostgresUnavailable
-    )
-}

@@ -49,7 +49,7 @@ const COUNTS: &str = "
           and u.state in ('creating', 'ready') and u.state not in ('deleted', 'failed')) o
     cross join lateral (
         select count(*) as live, coalesce(sum(u.bytes), 0)::bigint as bytes from pgsandbox.sandboxes u
-        where b.group_owner is not null and u.prefix = b.prefix and u.group_owner = b.group_owner
+        where b.group_owner is not null and u.prefix = b.prefix and u.owner = b.owner and u.group_owner = b.group_owner
           and u.state in ('creating', 'ready') and u.state not in ('deleted', 'failed')) g";
 
 impl Question {

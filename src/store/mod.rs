@@ -30,7 +30,7 @@ pub use error::StoreError;
 pub use facts::LiveUse;
 pub use failpoint::{FailPoints, Inert, Point};
 pub use logins::{DueLogin, LoginTurn};
-pub use plans::{BeginDelete, Claimed};
+pub use plans::{BeginDelete, Claimed, Whose};
 pub use record::{
     ByteLimits, Held, Idempotency, Mark, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved,
     Sandbox, State,

@@ -20,6 +20,17 @@ const BACKOFF_SECONDS_MAX: i32 = 600;
 /// taking one, the task may not have begun.
 const OWN_GRACE_SECONDS: i32 = 30;
 
+/// Whose plans are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose<'a> {
+    /// All of the profile.
+    Anybodys,
+    /// One sandbox's.
+    Sandbox(SandboxId),
+    /// Those of an owner's sandboxes, or only of those of one group owner beneath it.
+    Owners(&'a str, Option<&'a str>),
+}
+
 /// A plan that nobody worked on, taken over.
 #[derive(Clone, Debug)]
 pub struct Claimed {
@@ -338,22 +349,18 @@ impl Store {
     }
 
     /// Takes over plans that are due and that nobody works on: those let go of, those of dead servers, and those of
-    /// ours that are not among `running`; only that of sandbox `of`, if one is meant. The longest due first.
+    /// ours that are not among `running`; only those that are meant. The longest due first.
     ///
     /// # Errors
     /// Fails if the metadata cannot be written.
-    pub async fn claim(
-        &self,
-        running: &[PlanId],
-        of: Option<SandboxId>,
-        limit: i64,
-    ) -> Result<Vec<Claimed>, StoreError> {
+    pub async fn claim(&self, running: &[PlanId], whose: Whose<'_>, limit: i64) -> Result<Vec<Claimed>, StoreError> {
         let me = self.number()?;
         let sql = format!(
             "with due as (
                  select p.id from pgsandbox.plans p join pgsandbox.sandboxes b on b.id = p.sandbox_id
                  where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {} and {SOUND}
-                   and ($5::uuid is null or p.sandbox_id = $5)
+                   and ($5::uuid is null or p.sandbox_id = $5) and ($6::text is null or b.owner = $6)
+                   and ($7::text is null or b.group_owner = $7)
                  order by p.next_attempt_at, p.created_at limit $4 for update of p skip locked),
              p as (update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now() from due where p.id = due.id
                    returning p.id, p.sandbox_id, p.kind, p.epoch, p.attempts, p.created_at)
@@ -362,10 +369,15 @@ impl Store {
             free("$2", "$3")
         );
         let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
+        let (of, owner, group) = match whose {
+            Whose::Anybodys => (None, None, None),
+            Whose::Sandbox(id) => (Some(Uuid::from(id)), None, None),
+            Whose::Owners(owner, group) => (None, Some(owner), group),
+        };
         let rows = self
             .session("claim")
             .await?
-            .query(&sql, &[&self.prefix, &me, &running, &limit, &of.map(Uuid::from)])
+            .query(&sql, &[&self.prefix, &me, &running, &limit, &of, &owner, &group])
             .await
             .map_err(self.typed("take over plans"))?;
         let mut claimed = Vec::with_capacity(rows.len());
@@ -378,6 +390,28 @@ impl Store {
             claimed.push(Claimed { held, sandbox, attempts: u32::try_from(attempts).unwrap_or(0) });
         }
         Ok(claimed)
+    }
+
+    /// Returns sandboxes whose making or removal nobody works on, and that are not shown as stuck. Registers nothing.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn waiting(&self, attempts: i32, limit: i64) -> Result<Vec<Sandbox>, StoreError> {
+        let sql = format!(
+            "select {SANDBOX_COLUMNS} from pgsandbox.plans p
+             join pgsandbox.sandboxes b on b.id = p.sandbox_id
+             where b.prefix = $1 and p.state in ('running', 'undoing') and p.attempts < $2 and {SOUND}
+               and (p.holder is null or not {})
+             order by p.created_at limit $3",
+            holder_lives()
+        );
+        let rows = self
+            .session("waiting")
+            .await?
+            .query(&sql, &[&self.prefix, &attempts, &limit])
+            .await
+            .map_err(self.typed("list what nobody works on"))?;
+        rows.iter().map(|row| record::sandbox(&self.profile, row)).collect()
     }
 
     /// Returns sandboxes whose removal failed at least `attempts` times, with the last reason.

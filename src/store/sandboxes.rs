@@ -77,8 +77,8 @@ impl Bucket<'_> {
     const fn condition(&self) -> &'static str {
         match (self.scope, self.group) {
             (Scope::Principal, _) => "b.owner = $2 and ($3::text is null or true)",
-            // A named owner is one bucket, whoever names it.
-            (Scope::Group, Some(_)) => "b.group_owner = $3 and ($2::text is null or true)",
+            // A name is free to be given, so it stands beneath the owner who gives it, and is none of another's.
+            (Scope::Group, Some(_)) => "b.owner = $2 and b.group_owner = $3",
             // Who names none has a bucket as well: what is left of the principal's own.
             (Scope::Group, None) => "b.owner = $2 and b.group_owner is null and $3::text is null",
         }
@@ -95,12 +95,12 @@ impl Bucket<'_> {
     /// The key of the advisory lock that serialises reservations of the bucket.
     fn lock_key(&self, prefix: &str) -> i64 {
         let mut digest = Sha256::new();
-        let (scope, name) = match (self.scope, self.group) {
-            (Scope::Principal, _) => ("principal", self.owner),
+        let (scope, group) = match (self.scope, self.group) {
+            (Scope::Principal, _) => ("principal", ""),
             (Scope::Group, Some(group)) => ("group", group),
-            (Scope::Group, None) => ("ungrouped", self.owner),
+            (Scope::Group, None) => ("ungrouped", ""),
         };
-        for part in ["pgsandbox quota", prefix, scope, name] {
+        for part in ["pgsandbox quota", prefix, scope, self.owner, group] {
             digest.update(part.as_bytes());
             digest.update([0]);
         }

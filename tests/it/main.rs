@@ -9,6 +9,7 @@
     reason = "a test's helpers fail loudly, and everything here is a test"
 )]
 
+mod acts;
 mod audit;
 mod broken_policies;
 mod bytes;

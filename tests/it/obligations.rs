@@ -49,8 +49,15 @@ pub(crate) fn write_policies_but(home: &Home, left_out: &str, others: &[(&str, V
     fs::write(home.path().join("policies.toml"), text).unwrap();
 }
 
+/// Returns a file of the bundled policies, one of them with more to it.
+pub(crate) fn policies_with(name: &str, more: &str) -> String {
+    let entry =
+        |policy: &&str| format!("[[policy]]\nsource = \"{policy}\"\n{}", if *policy == name { more } else { "" });
+    BUNDLED.iter().map(entry).collect()
+}
+
 /// A policy that abstains, and demands.
-fn demanding(demands: &[Obligation]) -> Guest {
+pub(crate) fn demanding(demands: &[Obligation]) -> Guest {
     let mut guest = Guest::new("demanding");
     guest.covers = Vec::new();
     guest.decision.verdict = Verdict::Abstain;
@@ -59,7 +66,7 @@ fn demanding(demands: &[Obligation]) -> Guest {
 }
 
 /// Starts the program with one more policy.
-fn with(home: &Home, guest: &Guest) -> Stdio {
+pub(crate) fn with(home: &Home, guest: &Guest) -> Stdio {
     write_policies(home, &[(&guest.name, guest.component(), Mode::Enforce)]);
     Stdio::start(home)
 }
@@ -283,7 +290,7 @@ fn labels_are_demanded_and_added() {
 }
 
 /// A policy that charges one bucket for each call of an operation.
-fn charging(name: &str, operation: &str, burst: u32, cost: u32) -> Guest {
+pub(crate) fn charging(name: &str, operation: &str, burst: u32, cost: u32) -> Guest {
     let mut guest = demanding(&[]);
     guest.name = name.to_owned();
     guest.concerns = vec![operation.to_owned()];
@@ -292,14 +299,14 @@ fn charging(name: &str, operation: &str, burst: u32, cost: u32) -> Guest {
     guest
 }
 
-fn balances(stdio: &mut Stdio, operation: &str, input: &Value) -> Vec<(String, u64)> {
+pub(crate) fn balances(stdio: &mut Stdio, operation: &str, input: &Value) -> Vec<(String, u64)> {
     let told = stdio.call("explain_policy", &json!({"operation": operation, "arguments": input}));
     let entries = told["result"]["balances"].as_array().unwrap_or_else(|| panic!("{told:#}"));
     let own = entries.iter().filter(|entry| entry["bucket"] == "calls");
     own.map(|e| (e["policy"].as_str().unwrap().to_owned(), e["remaining"].as_u64().unwrap())).collect()
 }
 
-fn enforce(home: &Home, guests: &[Guest]) -> Stdio {
+pub(crate) fn enforce(home: &Home, guests: &[Guest]) -> Stdio {
     let built: Vec<_> = guests.iter().map(|g| (g.name.as_str(), g.component(), Mode::Enforce)).collect();
     write_policies(home, &built);
     Stdio::start(home)

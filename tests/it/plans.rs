@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgsandbox::model::{Code, Failure, PlanId, RequestId, Silent};
 use pgsandbox::sandbox::{CleanupFilter, Core, CreateRequest, Created, Idempotency, State};
-use pgsandbox::store::{BeginDelete, FailPoints, Point, StoreError};
+use pgsandbox::store::{BeginDelete, FailPoints, Point, StoreError, Whose};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -423,9 +423,9 @@ async fn every_line_of_an_older_epoch_is_refused() {
     new.open().await.unwrap();
     let begun = old.begin_delete(sandbox.id, PlanId::fresh(), RequestId::fresh(), false, &[]).await.unwrap();
     let BeginDelete::Ours(held, _) = begun else { panic!("{begun:?}") };
-    assert!(new.claim(&[], None, 10).await.unwrap().is_empty(), "the holder lives");
+    assert!(new.claim(&[], Whose::Anybodys, 10).await.unwrap().is_empty(), "the holder lives");
     ground.sql("update pgsandbox.servers set heartbeat_at = '-infinity' where number = (select min(holder) from pgsandbox.plans)").await;
-    let claimed = new.claim(&[], None, 10).await.unwrap();
+    let claimed = new.claim(&[], Whose::Anybodys, 10).await.unwrap();
     assert_eq!(claimed.len(), 1);
     assert_eq!(claimed[0].held.epoch, held.epoch + 1);
     use pgsandbox::store::Mark;

@@ -244,7 +244,7 @@ impl Engine for Toy {
         Err(EngineError::Unsupported("a toy has no sessions".to_owned()))
     }
 
-    async fn restore_reads(&self, _sandbox: &SandboxSpec) -> Result<bool, EngineError> {
+    async fn restore_reads(&self, _sandbox: &SandboxSpec, _within: Duration) -> Result<bool, EngineError> {
         Ok(false)
     }
 

@@ -5,7 +5,7 @@
 //! whose login was taken away is never given it back here.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
 use super::server::{PostgresServer, Reach};
@@ -228,36 +228,57 @@ pub(super) fn reads_to_come(reader: &str) -> [String; 3] {
         .map(|right| format!("ALTER DEFAULT PRIVILEGES GRANT {right} TO {reader}"))
 }
 
-/// What the reader may not see of what is the owner's, as the statements that let it.
+/// What the reader may not see of what is the owner's: schemas, and what is in them, each by its quoted name.
 const MISSING_READS: &str = "
-    SELECT pg_catalog.format('GRANT USAGE ON SCHEMA %I TO %I', nspname, $1::text)
+    SELECT true, pg_catalog.format('%I', nspname)
     FROM pg_catalog.pg_namespace n
     WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' AND pg_catalog.pg_has_role(nspowner, 'USAGE')
         AND NOT pg_catalog.has_schema_privilege($1::text::name, n.oid, 'USAGE')
     UNION ALL
-    SELECT pg_catalog.format('GRANT SELECT ON %s %I.%I TO %I',
-        CASE relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, nspname, relname, $1::text)
+    SELECT false, pg_catalog.format('%I.%I', nspname, relname)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE relkind IN ('r', 'p', 'v', 'm', 'f', 'S') AND nspname !~ '^pg_' AND nspname <> 'information_schema'
         AND pg_catalog.pg_has_role(relowner, 'USAGE')
         AND NOT pg_catalog.has_table_privilege($1::text::name, c.oid, 'SELECT')";
 
-/// Gives the reader again what it may see: `DROP OWNED`, for one, takes it away with all else.
-pub(super) async fn restore_reads(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<bool, EngineError> {
+/// How much one statement gives the reader to see: few enough that the server has a lock for each.
+const GRANTED_AT_ONCE: usize = 1000;
+
+/// Gives the reader again what it may see: `DROP OWNED`, for one, takes it away with all else. The server stops by itself
+/// when the time is over; what was given by then stays, and the next call goes on from there.
+pub(super) async fn restore_reads(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    within: Duration,
+) -> Result<bool, EngineError> {
+    let until = Instant::now() + within;
     let failed = refused("restore the reader's rights", &server.settings().profile);
-    let mut session = catalogue_session(server, spec, CredentialAccess::Owner).await?;
-    let transaction = session.transaction().await.map_err(&failed)?;
-    let missing = transaction.query(MISSING_READS, &[&spec.names.readonly_role]).await.map_err(&failed)?;
+    let session = catalogue_session(server, spec, CredentialAccess::Owner).await?;
+    let arm = || format!("SET statement_timeout = {}", (until - Instant::now()).as_millis().max(1));
+    session.batch_execute(&arm()).await.map_err(&failed)?;
+    let missing = session.query(MISSING_READS, &[&spec.names.readonly_role]).await.map_err(&failed)?;
     if missing.is_empty() {
         return Ok(false);
     }
-    for sql in missing.iter().map(|row| row.get(0)).chain(reads_to_come(&ident(&spec.names.readonly_role))) {
-        let sql: String = sql;
-        transaction.execute(sql.as_str(), &[]).await.map_err(&failed)?;
+    let missing: Vec<(bool, String)> = missing.iter().map(|row| (row.get(0), row.get(1))).collect();
+    for sql in grants(&missing, &ident(&spec.names.readonly_role)) {
+        // Each for itself: the timer begins anew with every statement.
+        session.batch_execute(&arm()).await.map_err(&failed)?;
+        session.batch_execute(&sql).await.map_err(&failed)?;
     }
-    transaction.commit().await.map_err(&failed)?;
     tracing::info!(sandbox = %spec.id, granted = missing.len(), "the reader's rights were restored");
     Ok(true)
+}
+
+/// Returns what gives the reader to see schemas and relations, and all that the owner will make, as few statements.
+fn grants(missing: &[(bool, String)], reader: &str) -> Vec<String> {
+    let mut statements = reads_to_come(reader).to_vec();
+    for (of_schemas, right) in [(true, "USAGE ON SCHEMA"), (false, "SELECT ON TABLE")] {
+        let names: Vec<&str> = missing.iter().filter(|(is, _)| *is == of_schemas).map(|(_, name)| &**name).collect();
+        let each = names.chunks(GRANTED_AT_ONCE).map(|names| names.join(", "));
+        statements.extend(each.map(|names| format!("GRANT {right} {names} TO {reader}")));
+    }
+    statements
 }
 
 /// Says that a sandbox's database or roles are not there.

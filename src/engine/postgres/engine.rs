@@ -1,6 +1,7 @@
 //! The Postgres engine as the lifecycle core sees it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -163,9 +164,9 @@ impl Engine for PostgresEngine {
         access::caller_session(&self.server, sandbox, access).await
     }
 
-    async fn restore_reads(&self, sandbox: &SandboxSpec) -> Result<bool, EngineError> {
+    async fn restore_reads(&self, sandbox: &SandboxSpec, within: Duration) -> Result<bool, EngineError> {
         names::check(&self.server.settings().prefix, sandbox)?;
-        access::restore_reads(&self.server, sandbox).await
+        access::restore_reads(&self.server, sandbox, within).await
     }
 
     async fn health(&self) -> Vec<Check> {
