@@ -10,7 +10,7 @@
     Bundled {
         name: "extensions",
         component: include_bytes!("extensions/extensions.wasm"),
-        sha256: "87462a832a7a9e105687ba7f40a8d4fd5f1f33e179819437a22b3f2966eb901d",
+        sha256: "eea1aed6465840be70ef8e1f58cbdcf31f8db53712c035d5b7a635be3e5a1e5e",
         default_settings: include_str!("extensions/default.json"),
     },
     Bundled {
@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "e72b93985117b8a121105bfe62611eed3fdb8e7bee9f3fea4e8671add208238b",
+        sha256: "4263884d5a64a839958b5775d6ebd78ba8d2117627d3c1cbee3b5740b90af5aa",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]

@@ -34,9 +34,6 @@ fn home(profiles: &[(&str, &str, Value)]) -> Home {
     home.with("PGSANDBOX_CONFIG", &path)
 }
 
-/// A server that is not there.
-const GONE: &str = "postgresql://a:b@127.0.0.1:1/postgres?sslmode=disable";
-
 /// Writes a policy file of the bundled policies, with these settings for some of them.
 fn policies(home: Home, settings: &[(&str, &str)]) -> Home {
     let names =
@@ -464,7 +461,7 @@ async fn an_explanation_foretells_what_the_server_and_the_arguments_do_not_allow
 async fn doctor_counts_every_check_and_takes_nobody_elses_sandboxes_for_leftovers() {
     let cluster = harness::cluster();
     let url = cluster.superuser_url();
-    let home = home(&[("own", &*url, prefix("mine")), ("twin", &*url, prefix("twin")), ("gone", GONE, prefix("gone"))]);
+    let home = home(&[("own", &*url, prefix("mine")), ("twin", &*url, prefix("twin"))]);
     let mut cli = Cli::new(&home);
     assert_eq!(code(&cli.call("list_databases", &json!({}))), "ok");
     let admin = cluster.superuser("postgres").await;
