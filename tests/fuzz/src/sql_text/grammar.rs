@@ -1,5 +1,6 @@
 //! Makes statements, queries and expressions by grammar.
 
+use super::words::LITERALS;
 use crate::rng::Rng;
 
 /// Makes a statement by grammar; `depth` bounds how deep queries are inside each other.
