@@ -8,7 +8,7 @@ use pgsandbox::model::{
     Code, Context, Impact, Origin, Phase, SandboxFacts, SandboxId, ServerFacts, StatementClass, Timestamp, Usage,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
-use pgsandbox::policy::{Bundled, Set, sha256_hex};
+use pgsandbox::policy::{Bundled, ConfigureError, Loader as _, Set, sha256_hex};
 
 use super::{context, statement};
 
@@ -113,4 +113,23 @@ fn the_bundled_policies_cover_the_main_job_and_guard_it() {
     let others = about("run_sql", Impact::Writes, "somebody else");
     let refusal = set.decide(&others, &[]).refusal.unwrap();
     assert_eq!((refusal.code, refusal.policy), (Code::DatabaseNotFound, None));
+}
+
+#[test]
+fn settings_that_are_nested_as_deep_as_they_may_be_and_deeper_fit_the_stack_of_a_guest() {
+    let bundled: &'static [Bundled] = leak(bundled().into_boxed_slice());
+    let specs = defaults(bundled).unwrap();
+    // The one with the most data, which shares a page with the stack.
+    let spec = specs.iter().find(|spec| spec.name == "statement-guard").unwrap();
+    let guest = Host::new(&HostSettings { slots: 1, ..HostSettings::default() }).unwrap().load(spec).unwrap();
+    for depth in [30, 31, 32, 33, 3000] {
+        for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+            let settings = format!("{}1{}", open.repeat(depth), close.repeat(depth));
+            match guest.configure(&settings) {
+                Err(ConfigureError::Problems(problems)) => assert!(!problems.is_empty()),
+                Err(ConfigureError::Fault(fault)) => panic!("{depth} × {open}: {fault:?}"),
+                Ok(_) => panic!("{depth} × {open}: taken"),
+            }
+        }
+    }
 }
