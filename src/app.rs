@@ -33,7 +33,7 @@ use crate::mcp::{Handler, RowsIn, serve_stdio};
 use crate::model::{Failure, Principal, RequestId, Timestamp, Transport, fault};
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
-use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings};
+use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, UpkeepAudit};
 use crate::secret::{KeyRing, KeySource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
@@ -151,11 +151,17 @@ where
     let telemetry = Arc::new(telemetry);
     let code = runtime.block_on(async {
         let app = Arc::new(App::build(config, telemetry.clone()).await?);
+        let audit = Arc::new(AuditedUpkeep::new(app.audit.clone()));
         if lifetime == Lifetime::Server {
-            let audit = Arc::new(AuditedUpkeep::new(app.audit.clone()));
-            app.core.start_upkeep(app.authority.clone(), audit)?;
+            app.core.start_upkeep(app.authority.clone(), audit.clone())?;
         }
         let code = work(app.clone()).await;
+        if lifetime == Lifetime::OneShot {
+            let audit: Arc<dyn UpkeepAudit> = audit;
+            let settled = app.core.settle(&app.authority, &audit);
+            // The call is answered; what is not done by then is done after the next.
+            drop(tokio::time::timeout(fault::within(DRAIN), settled).await);
+        }
         app.core.drain(fault::within(DRAIN)).await;
         telemetry.shutdown(FLUSH).await;
         Ok::<_, StartError>(code)

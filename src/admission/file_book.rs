@@ -144,7 +144,6 @@ impl FileBook {
     /// Opens an account's file, making it if it is missing, and waits for its lock. Whoever holds the lock of a file that
     /// was removed or replaced meanwhile shares it with nobody, and goes on to the one that stands there now.
     fn open_locked(&self, owner: &str) -> Result<Opened, BookError> {
-        let path = self.path(owner);
         let mut tried = 0;
         while tried < REPLACED_MAX {
             let opened = match self.waiting(owner) {
@@ -152,16 +151,17 @@ impl FileBook {
                 Some(opened) => opened,
                 None => {
                     tried += 1;
+                    let path = self.path(owner);
                     let open = options().read(true).write(true).create(true).open(&path);
                     open.and_then(|file| Opened::new(path.clone(), file)).map_err(|error| io_error(&path, &error))?
                 }
             };
-            lock(&opened.file, &path)?;
+            lock(&opened.file, &opened.path)?;
             if opened.is_in_place() {
                 return Ok(opened);
             }
         }
-        Err(BookError::Io { path, detail: "it is replaced all the time".to_owned() })
+        Err(BookError::Io { path: self.path(owner), detail: "it is replaced all the time".to_owned() })
     }
 }
 
@@ -253,33 +253,45 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Reads the newer of the two places. A file that was made and never written holds nothing yet.
+/// Reads the newer of the two places; the other counts only where that one is not whole. A file that was made and never
+/// written holds nothing yet.
 fn read(file: &File, path: &Path) -> Result<Newest, BookError> {
-    let places = [place(0), place(1)].map(|at| read_place(file, at));
-    let mut newest: Option<Newest> = None;
+    let read = |at| read_place(file, at).map_err(|error| io_error(path, &error));
+    let mut places = [read(place(0))?, read(place(1))?];
+    places.sort_by_key(|place| std::cmp::Reverse(place.number()));
     let mut fault = None;
-    for read in places {
-        match read.map_err(|error| io_error(path, &error))? {
-            Place::Whole(found) if newest.as_ref().is_none_or(|known| known.number < found.number) => {
-                newest = Some(found);
-            }
-            Place::Whole(_) | Place::Absent => {}
-            Place::Damaged(detail) => fault = Some(detail),
+    for place in &places {
+        match place {
+            Place::Absent => {}
+            Place::Damaged(detail) => fault = Some(*detail),
+            Place::Written(bytes) => match decode(bytes) {
+                Ok(newest) => return Ok(newest),
+                Err(detail) => fault = Some(detail),
+            },
         }
     }
-    match (newest, fault) {
-        (Some(newest), _) => Ok(newest),
-        (None, Some(detail)) => Err(BookError::Damaged { path: path.to_owned(), detail }),
-        (None, None) => Ok(Newest { number: 0, entries: Entries::default() }),
+    match fault {
+        Some(detail) => Err(BookError::Damaged { path: path.to_owned(), detail }),
+        None => Ok(Newest { number: 0, entries: Entries::default() }),
     }
 }
 
 /// What is found in a place.
 enum Place {
-    Whole(Newest),
+    /// As many bytes as its header says; whole or not.
+    Written(Vec<u8>),
     /// The file ends before it, or it was skipped over.
     Absent,
     Damaged(&'static str),
+}
+
+impl Place {
+    /// Returns the number of the state, as its header has it.
+    fn number(&self) -> Option<u64> {
+        let Self::Written(bytes) = self else { return None };
+        let number = bytes.get(MAGIC.len()..)?.first_chunk::<8>()?;
+        Some(u64::from_be_bytes(*number))
+    }
 }
 
 fn read_place(file: &File, at: u64) -> io::Result<Place> {
@@ -305,7 +317,7 @@ fn read_place(file: &File, at: u64) -> io::Result<Place> {
         return Ok(Place::Damaged("it is cut short"));
     }
     bytes.truncate(size);
-    Ok(decode(&bytes).map_or_else(Place::Damaged, Place::Whole))
+    Ok(Place::Written(bytes))
 }
 
 /// Reads as much as there is, up to the buffer's size.

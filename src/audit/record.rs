@@ -12,8 +12,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::model::{
-    Context, CredentialAccess, Decision, Failure, Limit, ObligationKind as Kind, Obligations, PolicyReport, Principal,
-    RequestId, Said, SandboxId, Scope, StatementFacts, Timestamp, TlsMode, TraceIds, Usage, Verdict,
+    Context, CredentialAccess, Decision, Failure, Limit, Mode, Obligation, ObligationKind as Kind, Obligations,
+    PolicyReport, Principal, RequestId, Said, SandboxId, Scope, StatementFacts, Timestamp, TlsMode, TraceIds, Usage,
+    Verdict,
 };
 
 /// The longest text of a record, in bytes: names are 63, policies' and callers' reasons a few sentences.
@@ -203,6 +204,14 @@ impl Bounds {
     fn list<'a, T, R>(&mut self, items: &'a [T], max: usize, mut record: impl FnMut(&mut Self, &'a T) -> R) -> Vec<R> {
         self.cut |= items.len() > max;
         items.iter().take(max).map(|item| record(self, item)).collect()
+    }
+
+    /// Takes room for what is no text, a number under its key for instance; false once there is none left.
+    fn take(&mut self, bytes: usize) -> bool {
+        let fits = bytes <= self.bytes_left;
+        self.bytes_left -= bytes.min(self.bytes_left);
+        self.cut |= !fits;
+        fits
     }
 
     fn names<'a>(&mut self, names: &'a [String]) -> Vec<Cow<'a, str>> {
@@ -499,6 +508,9 @@ struct PolicyRecord<'a> {
     detail: Option<Cow<'a, str>>,
     elapsed_us: u64,
     fuel: u64,
+    /// What a policy in shadow would have demanded and taken; that of the others is in the decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would: Option<WouldRecord<'a>>,
 }
 
 impl<'a> PolicyRecord<'a> {
@@ -519,8 +531,77 @@ impl<'a> PolicyRecord<'a> {
             detail: bounds.some(detail),
             elapsed_us: report.elapsed_us,
             fuel: report.fuel,
+            would: WouldRecord::new(bounds, report),
         }
     }
+}
+
+/// The demands and charges of a policy in shadow, which did not act.
+#[derive(Serialize)]
+struct WouldRecord<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    obligations: Vec<ObligationRecord<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    charges: Vec<WouldCharge<'a>>,
+}
+
+#[derive(Serialize)]
+struct WouldCharge<'a> {
+    bucket: Cow<'a, str>,
+    cost: u32,
+}
+
+impl<'a> WouldRecord<'a> {
+    /// About what a demand takes in a line besides its texts.
+    const DEMAND_BYTES: usize = 64;
+
+    fn new(bounds: &mut Bounds, report: &'a PolicyReport) -> Option<Self> {
+        let Said::Decided(answer) = &report.said else { return None };
+        if report.mode != Mode::Shadow || answer.obligations.is_empty() && answer.charges.is_empty() {
+            return None;
+        }
+        let mut obligations = Vec::new();
+        for obligation in &answer.obligations {
+            if !bounds.take(Self::DEMAND_BYTES) {
+                break;
+            }
+            obligations.push(would(bounds, obligation));
+        }
+        let mut charges = Vec::new();
+        for charge in &answer.charges {
+            if !bounds.take(Self::DEMAND_BYTES) {
+                break;
+            }
+            charges.push(WouldCharge { bucket: bounds.text(&charge.bucket), cost: charge.cost });
+        }
+        Some(Self { obligations, charges })
+    }
+}
+
+/// Records one demand of a policy that is named around it.
+fn would<'a>(bounds: &mut Bounds, obligation: &'a Obligation) -> ObligationRecord<'a> {
+    let mut record = ObligationRecord { kind: obligation.kind().as_str(), ..ObligationRecord::default() };
+    match obligation {
+        Obligation::ReadOnly => {}
+        Obligation::MaxRows(value)
+        | Obligation::MaxResultBytes(value)
+        | Obligation::StatementTimeoutMs(value)
+        | Obligation::MaxTtlMinutes(value) => record.value = Some(*value),
+        Obligation::MaxLiveSandboxes { scope, limit } | Obligation::MaxDatabaseBytes { scope, limit } => {
+            record.scope = Some(scope_word(*scope));
+            record.value = Some(*limit);
+        }
+        Obligation::Mask { relation, column } => {
+            record.of = Some(Cow::Owned(bounds.text(&format!("{relation}.{column}")).into_owned()));
+        }
+        Obligation::AddLabel { key, value } => {
+            record.of = Some(Cow::Owned(bounds.text(&format!("{key}={value}")).into_owned()));
+        }
+        Obligation::RequireLabel(of) | Obligation::Consent(of) | Obligation::Approval(of) => {
+            record.of = Some(bounds.text(of));
+        }
+    }
+    record
 }
 
 #[derive(Serialize)]
@@ -541,6 +622,7 @@ struct ObligationRecord<'a> {
     /// A label's key, a column, a group or a question.
     #[serde(skip_serializing_if = "Option::is_none")]
     of: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     set_by: Vec<Cow<'a, str>>,
 }
 

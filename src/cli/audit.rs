@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use serde_json::{Value, json};
 
-use super::render::{Format, line, say};
+use super::render::{self, Format, line, say};
 use crate::app::App;
 use crate::audit;
 use crate::model::counted;
@@ -40,7 +40,7 @@ fn verify(app: &App, format: Format) -> ExitCode {
             "faults": faults,
             "head": report.head,
         });
-        line(&report.to_string());
+        render::json(&report.to_string());
         return if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     for fault in &report.faults {
@@ -67,7 +67,7 @@ fn tail(matches: &ArgMatches, app: &App) -> ExitCode {
     };
     match audit::tail(app.audit_dir(), usize::try_from(lines).unwrap_or(usize::MAX), &filter) {
         Ok(entries) => {
-            entries.iter().for_each(|entry| line(entry));
+            entries.iter().for_each(|entry| render::json(entry));
             ExitCode::SUCCESS
         }
         Err(error) => {

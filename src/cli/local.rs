@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ArgMatches;
 use serde_json::json;
 
-use super::render::{Format, line, say};
+use super::render::{self, Format, line, say};
 use super::{Said, complain};
 use crate::app::App;
 use crate::model::Failure;
@@ -41,7 +41,7 @@ async fn status(app: &App, format: Format) -> ExitCode {
 fn tell(format: Format, running: bool, summary: &str) {
     match format {
         Format::Text => line(summary),
-        Format::Json => line(&json!({"ok": true, "running": running, "summary": summary}).to_string()),
+        Format::Json => render::json(&json!({"ok": true, "running": running, "summary": summary}).to_string()),
     }
 }
 

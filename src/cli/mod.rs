@@ -67,8 +67,13 @@ pub fn parse(
     }
 }
 
-/// Runs a command other than `mcp`.
+/// Runs a command other than `mcp`. What nobody could be told is a failure.
 pub async fn run(matches: &ArgMatches, app: &App) -> ExitCode {
+    let code = run_command(matches, app).await;
+    if render::is_written() { code } else { ExitCode::FAILURE }
+}
+
+async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
     let asked = matches.get_one::<String>("format").map(String::as_str);
     let (format, plain) = (Format::choose(asked), Format::asked(asked));
     let Some((name, of)) = matches.subcommand() else { return ExitCode::FAILURE };
@@ -185,12 +190,12 @@ async fn policies(app: &App, format: Format) -> ExitCode {
                     })
                 })
                 .collect();
-            line(&json!({"ok": true, "policies": policies}).to_string());
+            render::json(&json!({"ok": true, "policies": policies}).to_string());
             ExitCode::SUCCESS
         }
         Err(faults) if format == Format::Json => {
             let errors: Vec<Value> = faults.iter().map(|fault| json!({"message": fault})).collect();
-            line(&json!({"ok": false, "errors": errors}).to_string());
+            render::json(&json!({"ok": false, "errors": errors}).to_string());
             ExitCode::FAILURE
         }
         Ok(infos) => {
@@ -216,7 +221,7 @@ async fn policies(app: &App, format: Format) -> ExitCode {
 async fn keys(app: &App, format: Format) -> ExitCode {
     match app.rotate_keys().await {
         Ok(resealed) if format == Format::Json => {
-            line(&json!({"ok": true, "resealed": resealed}).to_string());
+            render::json(&json!({"ok": true, "resealed": resealed}).to_string());
             ExitCode::SUCCESS
         }
         Ok(resealed) => {
@@ -234,7 +239,7 @@ async fn keys(app: &App, format: Format) -> ExitCode {
 fn complain(failure: &Failure, format: Format) -> ExitCode {
     if format == Format::Json {
         let error = json!({"code": failure.code.as_str(), "message": failure.message, "hint": failure.hint});
-        line(&json!({"ok": false, "errors": [error]}).to_string());
+        render::json(&json!({"ok": false, "errors": [error]}).to_string());
         return ExitCode::FAILURE;
     }
     say(&format!("error: {} [{}]", failure.message, failure.code.as_str()));

@@ -1,6 +1,8 @@
 //! Prints results: one place for standard output, one for standard error.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
@@ -30,20 +32,43 @@ impl Format {
     }
 }
 
-/// Writes a line to standard output. A reader that went away is no fault of ours.
+/// Whether something could not be written to standard output.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// Writes a line to standard output for people.
 pub(super) fn line(text: &str) {
-    drop(writeln!(io::stdout().lock(), "{text}"));
+    json(&shown(text));
+}
+
+/// Writes a line to standard output for programs, as it is. A reader that went away is no fault of ours.
+pub(super) fn json(text: &str) {
+    let mut out = io::stdout().lock();
+    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
+    if error.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
+        say(&format!("error: standard output cannot be written: {error}"));
+    }
+}
+
+/// Returns whether everything that was to be read on standard output was written.
+pub(super) fn is_written() -> bool {
+    !LOST.load(Ordering::Relaxed)
 }
 
 /// Writes a line to standard error.
 pub(super) fn say(text: &str) {
-    drop(writeln!(io::stderr().lock(), "{text}"));
+    drop(writeln!(io::stderr().lock(), "{}", shown(text)));
+}
+
+/// Shows control characters, which could drive the terminal, as blanks that are seen. Lines may still end.
+fn shown(text: &str) -> Cow<'_, str> {
+    let drives = |c: char| c.is_control() && c != '\n';
+    if text.contains(drives) { text.replace(drives, "␣").into() } else { text.into() }
 }
 
 /// Writes an envelope.
 pub(super) fn envelope(envelope: &Envelope, format: Format) {
     match format {
-        Format::Json => line(&envelope.to_json().to_string()),
+        Format::Json => json(&envelope.to_json().to_string()),
         Format::Text => text(envelope),
     }
 }
@@ -73,8 +98,7 @@ fn text(envelope: &Envelope) {
 /// Writes a result set as an aligned table.
 fn table(set: &Value) {
     let names = set.get("columns").and_then(Value::as_array).into_iter().flatten();
-    let header: Vec<String> =
-        names.map(|c| c.get("name").and_then(Value::as_str).unwrap_or_default().to_owned()).collect();
+    let header: Vec<String> = names.map(|c| c.get("name").map(cell).unwrap_or_default()).collect();
     let rows = set.get("rows").and_then(Value::as_array).into_iter().flatten();
     let rows: Vec<Vec<String>> =
         rows.filter_map(Value::as_array).map(|row| row.iter().map(cell).collect::<Vec<_>>()).collect();
@@ -107,8 +131,8 @@ fn table(set: &Value) {
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "∅".to_owned(),
-        // Control characters could drive the terminal.
-        Value::String(text) => text.chars().map(|c| if c.is_control() { '␣' } else { c }).collect(),
+        // A row is a line.
+        Value::String(text) => text.replace(char::is_control, "␣"),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     }
 }

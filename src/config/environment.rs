@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::keys::{TEST_PREFIX, VARIABLE_PREFIX, VARIABLES, Variable, VariableScope, key_at};
@@ -184,11 +186,28 @@ fn bin_dirs(environment: &Environment, faults: &Faults) -> BinDirs {
 
 fn bin_dir(environment: &Environment, name: &str, faults: &Faults) -> Option<PathBuf> {
     let dir = PathBuf::from(environment.text(name, faults)?.value);
-    if dir.is_absolute() && dir.is_dir() {
-        return Some(dir);
+    match path_fault(&dir, "a directory", fs::Metadata::is_dir) {
+        None => Some(dir),
+        Some(fault) => {
+            faults.add(name, fault);
+            None
+        }
     }
-    faults.add(name, "is not the absolute path of a directory");
-    None
+}
+
+/// Says why a path is not the absolute one of something that is there and is of its `kind`.
+fn path_fault(path: &Path, kind: &str, is_kind: fn(&fs::Metadata) -> bool) -> Option<String> {
+    if !path.is_absolute() {
+        return Some(format!("is not an absolute path; expected that of {kind}"));
+    }
+    match fs::metadata(path) {
+        Ok(found) if is_kind(&found) => None,
+        Ok(_) => Some(format!("is the path of something else than {kind}")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Some("is the path of something that is not there".to_owned())
+        }
+        Err(error) => Some(format!("is a path that cannot be looked at: {}", error.kind())),
+    }
 }
 
 /// Builds the configuration of one profile from variables alone.
@@ -214,10 +233,8 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         allowed_admin_hosts: list(environment, "PGSANDBOX_ALLOWED_ADMIN_HOSTS", faults),
     };
     let policies = text("PGSANDBOX_POLICIES").map(|found| PathBuf::from(found.value));
-    if let Some(path) = &policies
-        && !(path.is_absolute() && path.is_file())
-    {
-        faults.add("PGSANDBOX_POLICIES", "is not the absolute path of a file");
+    if let Some(fault) = policies.as_ref().and_then(|path| path_fault(path, "a file", fs::Metadata::is_file)) {
+        faults.add("PGSANDBOX_POLICIES", fault);
     }
     let (profiles, default_profile) = profiles(vec![input], None, &common.bin_dirs, faults)?;
     Some(Config {

@@ -105,6 +105,13 @@ impl<'a> Reader<'a> {
             Some(Kind::Texts | Kind::Object | Kind::Map | Kind::Objects | Kind::Unavailable) => &[],
         };
         let expected = words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ");
+        if let Some((_, Node::Text(text))) = self.entry(name)
+            && !text.is_empty()
+            && !words.contains(&text.as_str())
+        {
+            self.faults.add(join(&self.place, name), format!("is none of the words it can be; expected {expected}"));
+            return None;
+        }
         self.take(name, &expected, |node| {
             let Node::Text(text) = node else { return None };
             words.iter().find(|word| *word == text).copied()

@@ -130,8 +130,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Checks a sandbox against what it promises: identity, rights, ownership, memberships, isolation.
     async fn verify(&self, sandbox: &SandboxSpec) -> Result<Vec<Check>, EngineError>;
 
-    /// Returns extensions as (name, default version, whether any profile may have it).
+    /// Returns the extensions that can be installed with this admin, none that lead out of a sandbox.
     async fn available_extensions(&self) -> Result<Vec<ExtensionInfo>, EngineError>;
+
+    /// Says whether a sandbox can be made with these extensions, in this order. Installs nothing.
+    async fn check_extensions(&self, wanted: &[String]) -> Result<(), EngineError>;
 
     /// Returns (name, version) of the extensions installed in a sandbox.
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError>;
@@ -163,6 +166,8 @@ pub struct ExtensionInfo {
     pub default_version: String,
     /// Whether a database owner may install it without being a superuser.
     pub trusted: bool,
+    /// The extensions that have to be there before it.
+    pub requires: Vec<String>,
     /// The server's one-line description.
     pub comment: String,
 }

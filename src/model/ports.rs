@@ -89,4 +89,6 @@ pub struct Previewed {
     pub balances: Vec<Balance>,
     /// The failure the call would get from policies or admission, if any.
     pub refusal: Option<Failure>,
+    /// What would be refused of the call while the rest is done.
+    pub warnings: Vec<String>,
 }

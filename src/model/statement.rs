@@ -181,7 +181,7 @@ pub enum Access {
     Reads,
     /// Its rows are changed.
     Writes,
-    /// It is made, altered or dropped.
+    /// It is made, altered or dropped. What gets another schema or name is named twice: where it was and where it is then.
     Defines,
 }
 

@@ -14,6 +14,8 @@ use crate::model::{Code, Failure};
 const SIMILARITY_MIN: f64 = 0.7;
 /// The longest name that is compared, in characters: comparing takes time in proportion to both lengths.
 const COMPARED_CHARS_MAX: usize = 64;
+/// Unknown arguments that are named; more are counted.
+const UNKNOWN_TOLD_MAX: usize = 20;
 
 /// Reads `arguments` as the input that `schema` describes.
 ///
@@ -58,13 +60,18 @@ fn properties(schema: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
 fn faults(schema: &JsonObject, arguments: &JsonObject) -> Vec<String> {
     let mut faults = Vec::new();
     let known: Vec<&str> = properties(schema).map(|(name, _)| name.as_str()).collect();
-    for name in arguments.keys().filter(|name| !known.contains(&name.as_str())) {
+    let mut unknown = arguments.keys().filter(|name| !known.contains(&name.as_str()));
+    for name in unknown.by_ref().take(UNKNOWN_TOLD_MAX) {
         // The name itself is the caller's text: shortened, and shown only as a name.
         let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
         faults.push(match nearest(name, known.iter().copied()) {
             Some(nearest) => format!("unknown argument `{shown}`, the nearest known one is `{nearest}`"),
             None => format!("unknown argument `{shown}`"),
         });
+    }
+    let more = unknown.count();
+    if more > 0 {
+        faults.push(format!("and {more} more unknown arguments"));
     }
     for (name, property) in properties(schema) {
         match arguments.get(name) {
@@ -207,6 +214,18 @@ mod tests {
         let failure = read::<Input>("run_sql", &schema, arguments).unwrap_err();
         assert_eq!(failure.message, expected);
         assert_eq!(failure.code, Code::InvalidArguments);
+    }
+
+    #[test]
+    fn no_more_unknown_arguments_are_named_than_anybody_reads() {
+        for (unknown, counted) in
+            [(UNKNOWN_TOLD_MAX - 1, None), (UNKNOWN_TOLD_MAX, None), (UNKNOWN_TOLD_MAX + 5, Some("5 more"))]
+        {
+            let arguments: JsonObject = (0..unknown).map(|n| (format!("zz{n}"), Value::Null)).collect();
+            let faults = faults(&JsonObject::new(), &arguments);
+            assert_eq!(faults.len(), unknown.min(UNKNOWN_TOLD_MAX) + usize::from(counted.is_some()));
+            assert!(counted.is_none_or(|text| faults.last().unwrap().contains(text)), "{faults:?}");
+        }
     }
 
     #[test]

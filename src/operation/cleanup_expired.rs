@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::create_database::check_labels;
 use super::list_databases::{FailedProfile, unasked};
 use super::selector::ProfileSelector;
-use super::{Asks, Call, Done, Operation, Spec, Toolset};
-use crate::admission::{Admissible, Permit};
+use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Grant, Permit};
 use crate::model::{Failure, Impact, ObligationKind, Requested, SandboxId, counted};
-use crate::sandbox::{CleanupFilter, bounds};
+use crate::sandbox::{CleanupFilter, Core, bounds};
 
 /// Arguments of `cleanup_expired`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -70,6 +70,28 @@ struct FailedSandbox {
     message: String,
 }
 
+impl CleanupExpired {
+    fn every_version(&self) -> bool {
+        self.include_all_versions.unwrap_or(false)
+    }
+
+    fn filter(&self, core: &Core, grant: &Grant) -> CleanupFilter {
+        let named = self.profile.profile.clone();
+        let profile = if self.every_version() || self.profile.postgres_version.is_some() {
+            named
+        } else {
+            Some(named.unwrap_or_else(|| core.default_profile().to_owned()))
+        };
+        CleanupFilter {
+            profile,
+            postgres_version: self.profile.postgres_version.clone().filter(|_| !self.every_version()),
+            owner: Some(grant.principal.owner.clone()),
+            group_owner: self.owner.clone(),
+            labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
+        }
+    }
+}
+
 impl Admissible for CleanupExpired {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 }
@@ -103,32 +125,17 @@ impl Operation for CleanupExpired {
         }
     }
 
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
+        ahead.core.foresee_cleanup(&self.filter(ahead.core, ahead.grant))?;
+        Ok(Vec::new())
+    }
+
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<CleanedUp>, Failure> {
         let input = permit.input();
         let dry_run = input.dry_run.unwrap_or(false);
-        let every_version = input.include_all_versions.unwrap_or(false);
+        let every_version = input.every_version();
         let labels = input.labels.clone().unwrap_or_default();
-        let default = || call.core.default_profile().to_owned();
-        let named = input.profile.profile.clone();
-        let profile = if every_version || input.profile.postgres_version.is_some() {
-            named
-        } else {
-            Some(named.unwrap_or_else(default))
-        };
-        let report = call
-            .core
-            .cleanup(
-                &permit,
-                &CleanupFilter {
-                    profile,
-                    postgres_version: input.profile.postgres_version.clone().filter(|_| !every_version),
-                    owner: Some(permit.grant().principal.owner.clone()),
-                    group_owner: input.owner.clone(),
-                    labels: labels.clone().into_iter().collect(),
-                },
-                dry_run,
-            )
-            .await?;
+        let report = call.core.cleanup(&permit, &input.filter(&call.core, permit.grant()), dry_run).await?;
         let every_profile = call.core.profiles().iter().map(|profile| profile.name().to_owned());
         let remaining_profiles = every_profile.filter(|name| !report.profiles.contains(name)).collect();
         let name_of = |id: &SandboxId| report.selected.iter().find(|s| s.id == *id).map(|s| s.names.database.clone());

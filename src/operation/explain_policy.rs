@@ -34,7 +34,7 @@ pub(super) struct Explained {
     refusal: Option<EnvelopeError>,
     /// Each policy's word.
     policies: Vec<PolicyWord>,
-    /// The limits and demands that would act, each with who set it.
+    /// The limits and demands that would act, each with who set it; those of policies in shadow do not.
     limits: Vec<LimitNote>,
     /// What is left in the buckets that the call would draw on.
     balances: Vec<BalanceEntry>,
@@ -57,7 +57,9 @@ struct PolicyWord {
     /// What it tells the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-    /// Tokens it would take, by bucket.
+    /// What it demands. Of a policy in shadow nothing acts: it is what would act if it were enforced.
+    limits: Vec<LimitNote>,
+    /// Tokens it would take, by bucket; one in shadow takes none.
     charges: Vec<ChargeEntry>,
 }
 
@@ -102,13 +104,14 @@ impl Operation for ExplainPolicy {
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Explained>, Failure> {
         let input = permit.input();
         let arguments = Value::Object(input.arguments.clone().unwrap_or_default()).to_string();
-        let previewed = call.preview.preview(&permit.grant().principal, &input.operation, &arguments).await?;
+        let mut previewed = call.preview.preview(&permit.grant().principal, &input.operation, &arguments).await?;
         let allowed = previewed.refusal.is_none();
         let summary = match &previewed.refusal {
             None => format!("`{}` would be let through", input.operation),
             Some(refusal) => format!("`{}` would be refused: {}", input.operation, refusal.message),
         };
-        Ok(Done::new(summary, explained(input.operation.clone(), allowed, previewed)))
+        let warnings = std::mem::take(&mut previewed.warnings);
+        Ok(Done::new(summary, explained(input.operation.clone(), allowed, previewed)).warn(warnings))
     }
 }
 
@@ -119,14 +122,17 @@ fn explained(operation: String, allowed: bool, previewed: Previewed) -> Explaine
         allowed,
         refusal: previewed.refusal.as_ref().map(Into::into),
         policies: previewed.decision.reports.iter().map(word).collect(),
-        limits: demands(&previewed.obligations)
-            .chain(admission::limits(&previewed.obligations).iter().map(LimitNote::from))
-            .collect(),
+        limits: limits(&previewed.obligations),
         balances: balances
             .map(|b| BalanceEntry { policy: b.policy, bucket: b.bucket, remaining: b.remaining })
             .collect(),
         generation: previewed.decision.generation.digest,
     }
+}
+
+/// Lists demands, each with who makes it, first those that are no numbers.
+fn limits(of: &Obligations) -> Vec<LimitNote> {
+    demands(of).chain(admission::limits(of).iter().map(LimitNote::from)).collect()
 }
 
 /// Lists the demands that are no numbers, each with who makes it.
@@ -140,6 +146,8 @@ fn demands(of: &Obligations) -> impl Iterator<Item = LimitNote> {
         policies.iter().map(note).collect()
     };
     let mut notes = note(ObligationKind::ReadOnly, "true", &of.read_only);
+    let masks = of.masks.iter();
+    notes.extend(masks.flat_map(|((of, column), by)| note(ObligationKind::Mask, &format!("{of}.{column}"), by)));
     notes.extend(of.required_labels.iter().flat_map(|(key, by)| note(ObligationKind::RequireLabel, key, by)));
     let added = of.added_labels.iter();
     notes.extend(added.flat_map(|((key, value), by)| note(ObligationKind::AddLabel, &format!("{key}={value}"), by)));
@@ -155,6 +163,7 @@ fn word(report: &PolicyReport) -> PolicyWord {
         verdict: String::new(),
         code: None,
         message: None,
+        limits: Vec::new(),
         charges: Vec::new(),
     };
     match &report.said {
@@ -166,6 +175,11 @@ fn word(report: &PolicyReport) -> PolicyWord {
                 word.code = Some(denial.code.clone());
                 word.message = Some(denial.message.clone());
             }
+            let mut demanded = Obligations::default();
+            for obligation in &decision.obligations {
+                demanded.add(&report.policy, obligation.clone());
+            }
+            word.limits = limits(&demanded);
             word.charges = decision
                 .charges
                 .iter()

@@ -68,10 +68,11 @@ impl Operation for ExtendDatabase {
         }
     }
 
-    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
         let minutes = ttl_minutes(Some(self.ttl_minutes))?.ok_or_else(missing_target)?;
-        ahead.core.foresee_extend(ahead.grant, id, minutes).await
+        ahead.core.foresee_extend(ahead.grant, id, minutes).await?;
+        Ok(Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Extended>, Failure> {

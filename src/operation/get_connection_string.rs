@@ -124,9 +124,10 @@ impl Operation for GetConnectionString {
         }
     }
 
-    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, self.access()).await
+        ahead.core.foresee_use(ahead.grant, id, self.access()).await?;
+        Ok(Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Connection>, Failure> {

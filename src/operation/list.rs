@@ -39,8 +39,16 @@ pub trait Prepared: Send + Sync {
     /// Fails as the decision says, or because a demand cannot be met.
     fn admit(self: Box<Self>, gate: &Gate<'_>) -> Result<Passed, Failure>;
 
-    /// Says what the call would fail with before its first act, if with anything. Nothing is charged or done.
-    async fn foresee(self: Box<Self>, gate: &Gate<'_>, core: &Core, script: Option<&Script>) -> Option<Failure>;
+    /// Returns what would be refused of the call while the rest is done. Nothing is charged or done.
+    ///
+    /// # Errors
+    /// Fails with what the call would fail with before its first act.
+    async fn foresee(
+        self: Box<Self>,
+        gate: &Gate<'_>,
+        core: &Core,
+        script: Option<&Script>,
+    ) -> Result<Vec<String>, Failure>;
 }
 
 /// A call that went through the gate.
@@ -150,11 +158,14 @@ impl<T: Operation> Prepared for Request<T> {
         Ok(Passed { ready: Box::new(Permitted(permit)), warnings, limits, receipt })
     }
 
-    async fn foresee(self: Box<Self>, gate: &Gate<'_>, core: &Core, script: Option<&Script>) -> Option<Failure> {
-        match gate.foresee(self.0) {
-            Ok((input, grant)) => input.foresee(&Ahead { core, grant: &grant, script }).await.err(),
-            Err(failure) => Some(failure),
-        }
+    async fn foresee(
+        self: Box<Self>,
+        gate: &Gate<'_>,
+        core: &Core,
+        script: Option<&Script>,
+    ) -> Result<Vec<String>, Failure> {
+        let (input, grant) = gate.foresee(self.0)?;
+        input.foresee(&Ahead { core, grant: &grant, script }).await
     }
 }
 

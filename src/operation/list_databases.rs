@@ -9,14 +9,16 @@ use serde::{Deserialize, Serialize};
 use super::arguments::Whole;
 use super::create_database::check_labels;
 use super::selector::ProfileSelector;
-use super::{Asks, Call, Done, Operation, Spec, Toolset};
-use crate::admission::{Admissible, Permit};
+use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Grant, Permit};
 use crate::model::limits::LIST_PAGE_MAX;
 use crate::model::{Code, Failure, Impact, ObligationKind, Requested, counted};
 use crate::sandbox::{ListFilter, ProfileFailure, Sandbox, bounds};
 
 /// The Postgres version that means every version.
 const ALL_VERSIONS: &str = "*";
+/// Sandboxes per page, unless asked otherwise.
+const PAGE_DEFAULT: u64 = 50;
 
 /// Arguments of `list_databases`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -122,6 +124,30 @@ impl Listed {
     }
 }
 
+impl ListDatabases {
+    fn page(&self) -> Result<u64, Failure> {
+        let max = u64::try_from(LIST_PAGE_MAX).unwrap_or(u64::MAX);
+        let Some(limit) = self.limit else { return Ok(PAGE_DEFAULT) };
+        limit.within(1, max).ok_or_else(|| {
+            Failure::new(Code::InvalidArguments, format!("limit of {} is not between 1 and {max}", limit.shown()))
+        })
+    }
+
+    fn filter(&self, grant: &Grant) -> Result<ListFilter, Failure> {
+        let every_version = self.include_all_versions.unwrap_or(false);
+        Ok(ListFilter {
+            profile: self.profile.profile.clone(),
+            postgres_version: self.profile.postgres_version.clone().filter(|v| v != ALL_VERSIONS && !every_version),
+            owner: Some(grant.principal.owner.clone()),
+            group_owner: self.owner.clone(),
+            labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
+            include_expired: self.include_expired.unwrap_or(false),
+            cursor: self.cursor.clone(),
+            limit: usize::try_from(self.page()?).ok(),
+        })
+    }
+}
+
 impl Admissible for ListDatabases {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 }
@@ -140,6 +166,7 @@ impl Operation for ListDatabases {
     type Output = Databases;
 
     fn check(&self) -> Result<(), Failure> {
+        self.page()?;
         bounds::check_text("owner", self.owner.as_deref())?;
         check_labels(self.labels.as_ref())
     }
@@ -155,33 +182,16 @@ impl Operation for ListDatabases {
         }
     }
 
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
+        ahead.core.foresee_list(&self.filter(ahead.grant)?)?;
+        Ok(Vec::new())
+    }
+
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Databases>, Failure> {
         let input = permit.input();
-        let course = &permit.grant().course;
-        let max = u64::try_from(LIST_PAGE_MAX).unwrap_or(u64::MAX);
-        let limit = match input.limit {
-            None => 50,
-            Some(limit) => course.refusing(limit.within(1, max).ok_or_else(|| {
-                Failure::new(Code::InvalidArguments, format!("limit of {} is not between 1 and {max}", limit.shown()))
-            }))?,
-        };
-        let every_version = input.include_all_versions.unwrap_or(false);
-        let version = input.profile.postgres_version.clone().filter(|v| v != ALL_VERSIONS && !every_version);
-        let listed = call
-            .core
-            .list(&ListFilter {
-                profile: input.profile.profile.clone(),
-                postgres_version: version,
-                owner: Some(permit.grant().principal.owner.clone()),
-                group_owner: input.owner.clone(),
-                labels: input.labels.clone().unwrap_or_default().into_iter().collect(),
-                include_expired: input.include_expired.unwrap_or(false),
-                cursor: input.cursor.clone(),
-                limit: usize::try_from(limit).ok(),
-            })
-            .await;
+        let listed = async { call.core.list(&input.filter(permit.grant())?).await };
         // What fails as a whole fails before anything is looked at.
-        let report = course.refusing(listed)?;
+        let report = permit.grant().course.refusing(listed.await)?;
         let unasked = unasked(&report.failures);
         let databases: Vec<Listed> = report.databases.iter().map(Listed::new).collect();
         let scope = match input.profile.profile {

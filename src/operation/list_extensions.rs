@@ -39,6 +39,9 @@ struct Available {
     default_version: String,
     /// Whether the sandbox's own role may install it with CREATE EXTENSION.
     trusted: bool,
+    /// Extensions that must be asked for before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    requires: Vec<String>,
     description: String,
 }
 
@@ -74,26 +77,26 @@ impl Operation for ListExtensions {
         Asks { about, ..Asks::default() }
     }
 
-    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
-        match ahead.grant.target {
-            Some(id) => ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await,
-            None => Ok(()),
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
+        if let Some(id) = ahead.grant.target {
+            ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
         }
+        Ok(Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Extensions>, Failure> {
         let profile = call.core.profile(permit.grant().profile.as_deref().unwrap_or_default())?;
+        // The server first: what it cannot install is then not among the acceptable ones.
+        let offered = call.core.available_extensions(profile.name()).await?;
         let allowed = call.preview.acceptable_extensions(&permit.grant().principal, profile.name()).await?;
-        let available: Vec<Available> = call
-            .core
-            .available_extensions(profile.name())
-            .await?
+        let available: Vec<Available> = offered
             .into_iter()
             .filter(|e| allowed.contains(&e.name))
             .map(|e| Available {
                 name: e.name,
                 default_version: e.default_version,
                 trusted: e.trusted,
+                requires: e.requires,
                 description: e.comment,
             })
             .collect();

@@ -63,14 +63,14 @@ pub trait Operation: Admissible + DeserializeOwned + JsonSchema + Send + Sync + 
     /// Says which facts the policies need to see.
     fn asks(&self) -> Asks;
 
-    /// Says what [`run`](Operation::run) would fail with before its first act; looks, and does nothing. The input is as it
-    /// would be carried out.
+    /// Says what [`run`](Operation::run) would fail with before its first act, or returns what would be refused of it while
+    /// the rest is done; looks, and does nothing. The input is as it would be carried out.
     ///
     /// # Errors
     /// Fails as the call would.
-    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let _ = ahead;
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// Does it. `permit` holds the input as it may be carried out.

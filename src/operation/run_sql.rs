@@ -49,7 +49,7 @@ pub(super) struct RunSql {
     readonly: Option<bool>,
     /// Rows returned per statement, 0 to 1000; default 100. Nothing is rewritten; unless readonly, all runs to its end.
     row_limit: Option<Whole>,
-    /// Values for $1, $2, … of a single statement: text, numbers, true, false or null.
+    /// Values for $1, $2, … of a single statement: text, numbers digit for digit, true, false, null; arrays and objects go as JSON text.
     params: Option<Vec<Value>>,
     /// Time for the whole call, 1 to 300; default 30.
     timeout_seconds: Option<Whole>,
@@ -75,6 +75,26 @@ struct Demands {
 impl RunSql {
     fn read_only(&self) -> bool {
         self.readonly.unwrap_or(false)
+    }
+
+    /// Finds the statements, by their number, that are not sent: those that copy in what is not given, and those that
+    /// install what the profile does not allow or the server does not have. What a function or a DO block installs is
+    /// not seen here; there Postgres alone decides, which lets a database's owner make what it trusts.
+    async fn barred(&self, script: &Script, core: &Core, grant: &Grant) -> Result<BTreeMap<u32, Failure>, Failure> {
+        let mut barred = BTreeMap::new();
+        for (statement, index) in script.statements.iter().zip(1..) {
+            let copies_in = statement.facts.class == StatementClass::CopyIn;
+            if copies_in && statement.copy_data.is_none() && self.stdin.is_none() {
+                barred.insert(index, WireError::CopyDataMissing.into_failure(index));
+            }
+            let Some(installs) = &statement.installs else { continue };
+            let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
+            if let Err(mut failure) = check_installs(installs, &profile, core).await {
+                failure.detail_mut().statement_index = Some(index);
+                barred.insert(index, failure);
+            }
+        }
+        Ok(barred)
     }
 
     /// Refuses a call with a barred statement, unless it goes on after statements that fail.
@@ -203,24 +223,30 @@ impl Operation for RunSql {
         }
     }
 
-    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
         let script = ahead.script.ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
-        let work = Work::new(self, script, "")?;
-        self.refuse_barred(&barred(script, ahead.core, ahead.grant, work.stdin)?)?;
-        ahead.core.foresee_use(ahead.grant, id, self.credential()).await
+        Work::new(self, script, "")?;
+        let barred = self.barred(script, ahead.core, ahead.grant).await?;
+        self.refuse_barred(&barred)?;
+        ahead.core.foresee_use(ahead.grant, id, self.credential()).await?;
+        let refused = |(index, failure): (&u32, &Failure)| {
+            format!("statement {index} would be refused: `{}`: {}", failure.code.as_str(), failure.message)
+        };
+        Ok(barred.iter().map(refused).collect())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<SqlResults>, Failure> {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let script = call.script.clone().ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         let input = permit.input();
-        let looked = Work::new(input, &script, &call.database).and_then(|mut work| {
-            work.barred = barred(&script, &call.core, permit.grant(), work.stdin)?;
+        let looked = async {
+            let mut work = Work::new(input, &script, &call.database)?;
+            work.barred = input.barred(&script, &call.core, permit.grant()).await?;
             input.refuse_barred(&work.barred)?;
             Ok(work)
-        });
-        let work = permit.grant().course.refusing(looked)?;
+        };
+        let work = permit.grant().course.refusing(looked.await)?;
         let access = input.credential();
         let started = Instant::now();
         // A session may have to be waited for: within the call's time, and cancelled like what follows.
@@ -324,6 +350,10 @@ impl<'a> Work<'a> {
                 let message = format!("`stdin` goes with exactly one COPY … FROM STDIN, and there are {copies}");
                 return Err(Failure::new(Code::SingleStatementRequired, message));
             }
+            if statements.iter().any(|s| s.copy_data.is_some()) {
+                let message = "the data of COPY … FROM STDIN is in `sql` already, and there is `stdin` as well";
+                return Err(Failure::new(Code::InvalidArguments, message).hint("send the data in one of both"));
+            }
             if data.len() > STDIN_BYTES_MAX {
                 let message = format!("`stdin` of {} bytes is over the limit of {STDIN_BYTES_MAX}", data.len());
                 return Err(Failure::new(Code::InvalidArguments, message).hint("copy in several calls"));
@@ -361,7 +391,7 @@ impl<'a> Work<'a> {
                 if session.status() != TxStatus::Idle {
                     return Err(failure.clone());
                 }
-                results.add_failure(failure);
+                results.add_failure(failure, &mut bytes_left);
                 continue;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -374,14 +404,14 @@ impl<'a> Work<'a> {
                     if session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set) {
                         self.committed.store(true, Ordering::Relaxed);
                     }
-                    results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped);
+                    results.add_notices(std::mem::take(&mut set.notices), set.notices_dropped, &mut bytes_left);
                     let entry = ResultSetEntry::new(index, &set);
                     span.record(span::DB_RESPONSE_RETURNED_ROWS, set.rows.len());
                     bytes_left = bytes_left.saturating_sub(entry.kept_bytes());
                     results.add_set(entry);
                 }
                 Err(error) => {
-                    results.add_notices(session.take_notices(), 0);
+                    results.add_notices(session.take_notices(), 0, &mut bytes_left);
                     let mut failure = error.into_failure(index);
                     span::failed(&span, &failure);
                     if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
@@ -391,7 +421,7 @@ impl<'a> Work<'a> {
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);
                     }
-                    results.add_failure(&failure);
+                    results.add_failure(&failure, &mut bytes_left);
                 }
             }
         }
@@ -440,26 +470,7 @@ fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
     }
 }
 
-/// Finds the statements, by their number, that are known to fail before any is sent: those that copy in and have no data,
-/// and those that install what the profile does not allow. What a function or a DO block installs is not seen here; there
-/// Postgres alone decides, which lets a database's owner make what it trusts.
-fn barred(script: &Script, core: &Core, grant: &Grant, stdin: Option<&str>) -> Result<BTreeMap<u32, Failure>, Failure> {
-    let mut barred = BTreeMap::new();
-    for (statement, index) in script.statements.iter().zip(1..) {
-        if statement.facts.class == StatementClass::CopyIn && statement.copy_data.is_none() && stdin.is_none() {
-            barred.insert(index, WireError::CopyDataMissing.into_failure(index));
-        }
-        let Some(installs) = &statement.installs else { continue };
-        let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
-        if let Err(mut failure) = check_installs(installs, &profile) {
-            failure.detail_mut().statement_index = Some(index);
-            barred.insert(index, failure);
-        }
-    }
-    Ok(barred)
-}
-
-fn check_installs(installs: &Installs, profile: &Profile) -> Result<(), Failure> {
+async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> Result<(), Failure> {
     let refuse = |message: String| Failure::new(Code::ExtensionNotAllowed, message);
     let Some(name) = &installs.name else {
         return Err(refuse("an extension's name is written in escapes".to_owned()).hint("write the name as it is"));
@@ -472,7 +483,7 @@ fn check_installs(installs: &Installs, profile: &Profile) -> Result<(), Failure>
         let message = format!("CASCADE would install whatever extension `{name}` requires, allowed or not");
         return Err(refuse(message).hint("create each by a statement of its own, what is required first"));
     }
-    Ok(())
+    core.check_has_extension(profile.name(), name).await
 }
 
 /// Lets only statements through that passed every test for read-only use.

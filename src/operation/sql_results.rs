@@ -15,6 +15,8 @@ const CELL_BYTES: u64 = 5;
 const FRAME_BYTES: usize = 120;
 /// The same for a column.
 const COLUMN_FRAME_BYTES: usize = 24;
+/// What quotes and comma around a word add, in bytes.
+const WORD_FRAME_BYTES: usize = 3;
 /// Why a result has no rows and no columns where the reply has no room for them.
 const CUT_BY_BYTES: &str = "bytes";
 
@@ -153,6 +155,13 @@ impl ResultSetEntry {
     }
 }
 
+/// Takes `bytes` of what is left, if that is enough.
+fn take(left: &mut u64, bytes: usize) -> bool {
+    let after = left.checked_sub(bytes as u64);
+    *left = after.unwrap_or(*left);
+    after.is_some()
+}
+
 impl SqlResults {
     /// Adds a statement's result; without its columns and rows where the reply has no room for them.
     pub(super) fn add_set(&mut self, entry: ResultSetEntry) {
@@ -167,10 +176,16 @@ impl SqlResults {
         self.result_sets.push(entry);
     }
 
-    /// Adds a statement's failure; only counts it where the reply has no room for it.
-    pub(super) fn add_failure(&mut self, failure: &Failure) {
+    /// Adds a statement's failure; only counts it where the reply has no room for it, or the call's `bytes_left` none for
+    /// what the server said.
+    pub(super) fn add_failure(&mut self, failure: &Failure, bytes_left: &mut u64) {
         self.failed += 1;
-        let texts = failure.message.len() + failure.hint.as_ref().map_or(0, String::len);
+        if !take(bytes_left, failure.message.len()) {
+            self.left_out.1 += 1;
+            return;
+        }
+        let allowed = failure.allowed.iter().map(|word| word.len() + WORD_FRAME_BYTES).sum::<usize>();
+        let texts = failure.message.len() + failure.hint.as_ref().map_or(0, String::len) + allowed;
         if self.frame_bytes + FRAME_BYTES + texts > REPLY_FRAME_BYTES_MAX {
             self.left_out.1 += 1;
             return;
@@ -195,12 +210,18 @@ impl SqlResults {
         }
     }
 
-    /// Keeps notices, up to the bound for the whole call, and counts those that are left out.
-    pub(super) fn add_notices(&mut self, notices: Vec<Notice>, dropped: u64) {
-        let room = NOTICES_MAX.saturating_sub(self.notices.len());
-        self.notices_dropped += dropped + notices.len().saturating_sub(room) as u64;
-        let entry = |n: Notice| NoticeEntry { severity: n.severity, message: n.message.expose().to_owned() };
-        self.notices.extend(notices.into_iter().take(room).map(entry));
+    /// Keeps notices, up to the bound for the whole call and to the bytes that are left for it, and counts those that are
+    /// left out.
+    pub(super) fn add_notices(&mut self, notices: Vec<Notice>, dropped: u64, bytes_left: &mut u64) {
+        self.notices_dropped += dropped;
+        for notice in notices {
+            let message = notice.message.expose();
+            if self.notices.len() >= NOTICES_MAX || !take(bytes_left, message.len()) {
+                self.notices_dropped += 1;
+                continue;
+            }
+            self.notices.push(NoticeEntry { message: message.to_owned(), severity: notice.severity });
+        }
     }
 
     /// Repeats the last set's counts at the top.
@@ -286,11 +307,33 @@ mod tests {
     #[test]
     fn failures_that_do_not_fit_are_counted() {
         let mut results = SqlResults::default();
-        let failure = Failure::new(Code::SqlFailed, "x".repeat(16 << 10));
-        (0..9000).for_each(|_| results.add_failure(&failure));
+        let failure = Failure::new(Code::SqlFailed, "x".repeat(8 << 10)).allowed(vec!["y".repeat(20); 400]);
+        (0..9000).for_each(|_| results.add_failure(&failure, &mut u64::MAX.clone()));
         results.say_what_is_left_out();
         assert_eq!(results.summary(), "0 statements ran, 9000 failed");
         assert_eq!(results.warnings.len(), 1);
         assert!(serde_json::to_vec(&results).unwrap().len() < 2 * REPLY_FRAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_the_server_said_takes_from_the_bytes_of_the_call() {
+        let mut results = SqlResults::default();
+        let notice = || Notice {
+            severity: "NOTICE".into(),
+            sqlstate: "00000".into(),
+            message: crate::engine::postgres::CallerText::new("x".repeat(100)),
+            detail: None,
+            hint: None,
+        };
+        let mut left = 250;
+        results.add_notices(vec![notice(), notice(), notice()], 0, &mut left);
+        assert_eq!((results.notices.len(), results.notices_dropped, left), (2, 1, 50));
+        let failure = |bytes| Failure::new(Code::SqlFailed, "x".repeat(bytes));
+        results.add_failure(&failure(51), &mut left);
+        assert_eq!((results.statement_failures.len(), results.failed, left), (0, 1, 50));
+        results.add_failure(&failure(50), &mut left);
+        assert_eq!((results.statement_failures.len(), results.failed, left), (1, 2, 0));
+        results.say_what_is_left_out();
+        assert_eq!(results.warnings.len(), 1);
     }
 }

@@ -57,8 +57,12 @@ pub(super) fn all_pass(checks: &[Check]) -> bool {
 /// Says in one line how checks came out.
 pub(super) fn summary(checks: &[Check]) -> String {
     let count = |status| checks.iter().filter(|check| check.status == status).count();
+    let skipped = match count(CheckStatus::Skipped) {
+        0 => String::new(),
+        skipped => format!(", {skipped} skipped"),
+    };
     format!(
-        "{}: {} ok, {} to look at, {} failed",
+        "{}: {} ok, {} to look at, {} failed{skipped}",
         counted(checks.len(), "check", "checks"),
         count(CheckStatus::Ok),
         count(CheckStatus::Warn),
@@ -88,9 +92,10 @@ impl Operation for VerifySandbox {
         Asks { about: About::Sandbox((&self.database).into()), ..Asks::default() }
     }
 
-    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
+    async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await
+        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
+        Ok(Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Verified>, Failure> {

@@ -8,6 +8,10 @@ use serde_json::{Map, Value};
 
 /// The most faults reported of one policy's settings: a file that has more is not one with slips.
 const FAULTS_MAX: usize = 64;
+/// The longest word that is compared with what was meant, in characters, and how many it is compared with: comparing takes
+/// time in proportion to all three.
+const MEANT_CHARS_MAX: usize = 64;
+const MEANT_WORDS_MAX: usize = 128;
 /// The most references followed for one value: a schema may name itself.
 const REFERENCES_MAX: usize = 16;
 
@@ -57,7 +61,15 @@ impl<'a> Checker<'a> {
         schema
     }
 
+    /// Returns whether as many faults were found as are told: the rest need not be looked for.
+    fn is_full(&self) -> bool {
+        self.faults.len() >= FAULTS_MAX
+    }
+
     fn value(&mut self, path: &str, schema: &'a Value, value: &Value) {
+        if self.is_full() {
+            return;
+        }
         let schema = self.resolved(schema);
         let types = types(schema);
         if !types.is_empty() && !types.iter().any(|name| is_of(value, name)) {
@@ -93,6 +105,9 @@ impl<'a> Checker<'a> {
         let known = schema.get("properties").and_then(Value::as_object);
         let others = schema.get("additionalProperties");
         for (key, value) in object {
+            if self.is_full() {
+                return;
+            }
             let at = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
             match (known.and_then(|known| known.get(key)), others) {
                 (Some(of), _) => self.value(&at, of, value),
@@ -181,12 +196,17 @@ fn kind(value: &Value) -> &'static str {
 
 /// Words the nearest of what would have been accepted, or all if none is near.
 fn meant(given: &str, names: &[&str]) -> String {
-    match names.iter().map(|name| (strsim::damerau_levenshtein(given, name), name)).min() {
+    if names.len() > MEANT_WORDS_MAX {
+        return format!("; there are {} others", names.len());
+    }
+    let short = |text: &str| text.chars().nth(MEANT_CHARS_MAX).is_none();
+    let alike = names.iter().filter(|name| short(given) && short(name));
+    match alike.map(|name| (strsim::damerau_levenshtein(given, name), name)).min() {
         Some((distance, name)) if distance <= 3 && distance < name.len() => format!("; is `{name}` meant?"),
-        Some(_) => {
+        _ if names.is_empty() => String::new(),
+        _ => {
             format!("; there are {}", names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
         }
-        None => String::new(),
     }
 }
 
@@ -235,6 +255,18 @@ mod tests {
         );
         check(r#"{"most": 10}"#, &[("most", "between 1 and 9"), ("", "`must` is missing")]);
         check(r#"{"must": "a", "most": 1.5}"#, &[("most", "it is a number with a fraction")]);
+    }
+
+    #[test]
+    fn long_words_and_many_are_not_compared() {
+        let long = |n: usize| "x".repeat(n);
+        for (chars, suggested) in [(MEANT_CHARS_MAX, true), (MEANT_CHARS_MAX + 1, false)] {
+            assert_eq!(meant(&long(chars - 1), &[&long(chars)]).contains("is `"), suggested);
+        }
+        let words: Vec<String> = (0..=MEANT_WORDS_MAX).map(|n| format!("word{n}")).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        assert!(meant("wrod1", &words[1..]).contains("is `word1` meant"));
+        assert_eq!(meant("wrod1", &words), format!("; there are {} others", words.len()));
     }
 
     #[test]

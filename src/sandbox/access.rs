@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::core::require;
+use super::create::check_offered;
 use super::pool::{Reusable, Turn};
 use super::request::{over_ttl, ttl_limit};
 use super::{Core, Profile, Sandbox, State, not_found};
@@ -70,6 +71,10 @@ impl SessionLease {
 impl Reusable for SandboxSession {
     fn is_usable(&self) -> bool {
         Self::is_usable(self)
+    }
+
+    fn is_quiet(&self) -> bool {
+        Self::is_quiet(self)
     }
 
     async fn reset(&mut self) -> bool {
@@ -312,7 +317,42 @@ impl Core {
         Ok(checks)
     }
 
-    /// Returns the extensions that a profile's server offers, whether or not the profile allows them.
+    /// Returns those of `names` that the profile's server can install with what they require being among them too; with
+    /// `by_owner`, in a sandbox, by its own role. Starts nothing: of a server that was not asked yet, all are returned.
+    pub async fn installable(&self, profile: &str, mut names: Vec<String>, by_owner: bool) -> Vec<String> {
+        let Ok(profile) = self.profile(profile) else { return names };
+        if !profile.is_open().await {
+            return names;
+        }
+        let Ok(offered) = profile.engine.available_extensions().await else { return names };
+        loop {
+            let before = names.clone();
+            names.retain(|name| {
+                let offer = offered.iter().find(|offer| offer.name == *name && (offer.trusted || !by_owner));
+                offer.is_some_and(|offer| offer.requires.iter().all(|required| before.contains(required)))
+            });
+            if names.len() == before.len() {
+                return names;
+            }
+        }
+    }
+
+    /// Finds that a profile's server does not have an extension at all. What cannot be asked is left to the server.
+    ///
+    /// # Errors
+    /// `unknown_profile`, or `extension_setup_required`.
+    pub async fn check_has_extension(&self, profile: &str, name: &str) -> Result<(), Failure> {
+        let profile = self.profile(profile)?;
+        if self.open(&profile).await.is_err() {
+            return Ok(());
+        }
+        match check_offered(&profile, &[name.to_owned()]).await {
+            Err(failure) if failure.code == Code::ExtensionSetupRequired => Err(failure),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Returns the extensions that a profile's server can install, whether or not the profile allows them.
     ///
     /// # Errors
     /// `unknown_profile`, or the server cannot be reached.

@@ -21,8 +21,9 @@ use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
 
-/// How long a call waits for a session unless told otherwise, in ms: as long as the usual statement may take.
-const SESSION_WAIT_MS: u64 = 30_000;
+/// How long a call waits for a session unless told otherwise, in ms: less than a statement may usually take, so that who
+/// waits in vain is told that the server is busy, and not that the statement's time is over.
+const SESSION_WAIT_MS: u64 = 20_000;
 
 /// What a core is made of.
 #[derive(Debug)]

@@ -182,21 +182,17 @@ fn made_and_gone() -> Failure {
         .hint("use another key to make a new one")
 }
 
-/// Checks that the server has the extensions.
-async fn check_offered(profile: &Profile, extensions: &[String]) -> Result<(), Failure> {
+/// Checks that the server has the extensions, and that its admin can install them in this order.
+pub(super) async fn check_offered(profile: &Profile, extensions: &[String]) -> Result<(), Failure> {
     if extensions.is_empty() {
         return Ok(());
     }
+    let Err(error) = profile.engine.check_extensions(extensions).await else { return Ok(()) };
+    let failure = Failure::from(error);
+    if failure.code != Code::ExtensionSetupRequired {
+        return Err(failure);
+    }
     let offered = profile.engine.available_extensions().await.map_err(Failure::from)?;
-    let Some(missing) = extensions.iter().find(|name| !offered.iter().any(|offer| offer.name == **name)) else {
-        return Ok(());
-    };
-    let installable =
-        profile.settings.allowed_extensions.iter().filter(|name| offered.iter().any(|o| o.name == **name));
-    Err(Failure::new(
-        Code::ExtensionSetupRequired,
-        format!("extension `{missing}` is not installed on the server of profile `{}`", profile.name()),
-    )
-    .hint("install its package on the server's machine")
-    .allowed(installable))
+    let allowed = profile.allowed_extensions();
+    Err(failure.allowed(allowed.iter().filter(|name| offered.iter().any(|offer| offer.name == **name))))
 }

@@ -1,5 +1,6 @@
 //! Which profile, and which sandbox, a caller means.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -239,8 +240,9 @@ impl Core {
     }
 
     fn no_such_version(&self, wanted: u16) -> Failure {
+        let known: BTreeSet<u16> = self.profiles().iter().filter_map(|profile| profile.known_major()).collect();
         let mut failure = Failure::new(Code::PostgresVersionUnavailable, format!("no profile has Postgres {wanted}"))
-            .allowed(self.profiles().iter().filter_map(|profile| profile.known_major()).map(|m| m.to_string()));
+            .allowed(known.into_iter().map(|major| major.to_string()));
         failure.detail_mut().requested_version = Some(wanted.to_string());
         failure
     }

@@ -1,5 +1,7 @@
 //! Lists sandboxes over profiles, in pages, and counts what owners use.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -60,23 +62,8 @@ impl Core {
     /// # Errors
     /// `unknown_profile`, or a cursor that is none of ours.
     pub async fn list(&self, filter: &ListFilter) -> Result<ListReport, Failure> {
-        let limit = filter.limit.unwrap_or(LIST_PAGE_MAX);
-        if limit == 0 || limit > LIST_PAGE_MAX {
-            return Err(Failure::new(
-                Code::InvalidArguments,
-                format!("a limit of {limit} is not 1 to {LIST_PAGE_MAX}"),
-            ));
-        }
-        let cursor = filter.cursor.as_deref().map(Cursor::parse).transpose()?;
-        let profiles = self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref())?;
+        let Scope { limit, cursor, profiles, from } = self.scope(filter)?;
         let mut report = ListReport::default();
-        let from = match &cursor {
-            Some(cursor) => {
-                let at = profiles.iter().position(|profile| profile.name() == cursor.profile);
-                at.ok_or_else(bad_cursor)?
-            }
-            None => 0,
-        };
         for (index, profile) in profiles.iter().enumerate().skip(from) {
             report.profiles.push(profile.name().to_owned());
             if report.databases.len() > limit {
@@ -104,6 +91,35 @@ impl Core {
             report.next_cursor = report.databases.last().map(|last| Cursor::at(last).to_text());
         }
         Ok(report)
+    }
+
+    /// Says what [`Core::list`] would refuse with before it looks anywhere.
+    ///
+    /// # Errors
+    /// Fails as the list would.
+    pub fn foresee_list(&self, filter: &ListFilter) -> Result<(), Failure> {
+        self.scope(filter).map(|_| ())
+    }
+
+    /// Reads what a list is to cover; opens nothing.
+    fn scope(&self, filter: &ListFilter) -> Result<Scope, Failure> {
+        let limit = filter.limit.unwrap_or(LIST_PAGE_MAX);
+        if limit == 0 || limit > LIST_PAGE_MAX {
+            return Err(Failure::new(
+                Code::InvalidArguments,
+                format!("a limit of {limit} is not 1 to {LIST_PAGE_MAX}"),
+            ));
+        }
+        let cursor = filter.cursor.as_deref().map(Cursor::parse).transpose()?;
+        let profiles = self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref())?;
+        let from = match &cursor {
+            Some(cursor) => {
+                let at = profiles.iter().position(|profile| profile.name() == cursor.profile);
+                at.ok_or_else(bad_cursor)?
+            }
+            None => 0,
+        };
+        Ok(Scope { limit, cursor, profiles, from })
     }
 
     async fn list_profile(
@@ -136,6 +152,15 @@ impl Core {
         self.open(&profile).await?;
         Ok(profile.store.usage(owner, group_owner).await?)
     }
+}
+
+/// What a list covers.
+struct Scope {
+    limit: usize,
+    cursor: Option<Cursor>,
+    profiles: Vec<Arc<Profile>>,
+    /// The first profile of the page, by its place.
+    from: usize,
 }
 
 /// Where a page ended. Opaque to callers; holds nothing that they did not see.

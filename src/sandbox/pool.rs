@@ -34,6 +34,10 @@ pub trait Reusable: Send + 'static {
     /// Returns whether the connection stands, and no transaction, copy or cancelled statement hangs on it.
     fn is_usable(&self) -> bool;
 
+    /// Returns whether the server has said nothing since the last call, and has not closed the connection. One that has
+    /// ended the session, while it waited, says so first.
+    fn is_quiet(&self) -> bool;
+
     /// Puts the session back to what it was when opened; returns whether that worked.
     async fn reset(&mut self) -> bool;
 }
@@ -126,7 +130,7 @@ impl<S: Reusable> SessionPool<S> {
         shelves.drop_stale(Instant::now());
         if let Some(waiting) = shelves.idle.get_mut(&(id, access)) {
             while let Some((session, _)) = waiting.pop() {
-                if session.is_usable() {
+                if session.is_usable() && session.is_quiet() {
                     return Some(session);
                 }
             }
@@ -230,7 +234,7 @@ impl<S> Shelves<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use futures_util::FutureExt as _;
 
@@ -239,13 +243,14 @@ mod tests {
     struct Fake {
         usable: bool,
         resets: bool,
+        ended: Arc<AtomicBool>,
         open: Arc<AtomicUsize>,
     }
 
     impl Fake {
         fn new(open: &Arc<AtomicUsize>) -> Self {
             open.fetch_add(1, Ordering::SeqCst);
-            Self { usable: true, resets: true, open: Arc::clone(open) }
+            Self { usable: true, resets: true, ended: Arc::default(), open: Arc::clone(open) }
         }
     }
 
@@ -259,6 +264,10 @@ mod tests {
     impl Reusable for Fake {
         fn is_usable(&self) -> bool {
             self.usable
+        }
+
+        fn is_quiet(&self) -> bool {
+            !self.ended.load(Ordering::SeqCst)
         }
 
         async fn reset(&mut self) -> bool {
@@ -294,6 +303,17 @@ mod tests {
     }
 
     const OWNER: CredentialAccess = CredentialAccess::Owner;
+
+    #[tokio::test]
+    async fn a_session_that_the_server_ended_while_it_waited_is_not_used_again() {
+        let (pool, open, id) = pool();
+        let session = Fake::new(&open);
+        let ended = Arc::clone(&session.ended);
+        use_one(&pool, id, OWNER, session).await;
+        ended.store(true, Ordering::SeqCst);
+        assert!(pool.take(id, OWNER).is_none());
+        assert_eq!(open.load(Ordering::SeqCst), 0);
+    }
 
     #[tokio::test]
     async fn a_sound_session_is_used_again_for_the_same_sandbox_and_role_only() {

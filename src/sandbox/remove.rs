@@ -172,6 +172,14 @@ impl Core {
         }
     }
 
+    /// Says what [`Core::cleanup`] would refuse with before it looks anywhere.
+    ///
+    /// # Errors
+    /// Fails as the cleanup would.
+    pub fn foresee_cleanup(&self, filter: &CleanupFilter) -> Result<(), Failure> {
+        self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref()).map(|_| ())
+    }
+
     async fn cleanup_profile(
         &self,
         profile: &Arc<Profile>,

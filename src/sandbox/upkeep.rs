@@ -35,6 +35,12 @@ const STUCK_AFTER_ATTEMPTS: i32 = 3;
 const CLOCKS_APART_SECONDS_MAX: u64 = 60;
 /// Stuck removals shown.
 const STUCK_SHOWN_MAX: i64 = 50;
+/// What to do about things without a row. Records are looked for in one database only, and another's sandboxes must not
+/// be dropped for it.
+const REMEDY_UNTRACKED: &str = "what has no row may belong to another installation with this prefix, whose records are in another database of the \
+     server: it does if `SELECT database_name FROM pgsandbox.sandboxes` in some other database names it, and then give \
+     each installation a `databasePrefix` of its own; otherwise its row was removed by hand or it was not made by this \
+     program: look at it, and drop it yourself";
 
 /// Opens and closes audit entries of upkeep; wired by `app`.
 #[async_trait]
@@ -100,6 +106,24 @@ impl Core {
             };
             if stopping.run_until_cancelled(pause).await.is_none() {
                 return;
+            }
+        }
+    }
+
+    /// Does what a program that ends after one call owes to sandboxes' byte quotas: measures those that were not measured
+    /// lately and changes the logins that are due, on the profiles it has used. What fails is left to the next.
+    pub async fn settle(&self, authority: &SystemAuthority, audit: &Arc<dyn UpkeepAudit>) {
+        let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
+        for profile in self.profiles() {
+            if !profile.is_open().await {
+                continue;
+            }
+            let settled = async {
+                self.measure(profile).await?;
+                self.settle_logins(profile, &steward).await
+            };
+            if let Err(failure) = settled.await {
+                tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "sizes could not be settled");
             }
         }
     }
@@ -329,6 +353,18 @@ impl Core {
                 Check { name, status: CheckStatus::Ok, detail, remedy: None }
             }
             Ok(Orphans { untracked, missing, stuck, waiting, damaged }) => {
+                let remedies = [
+                    (!untracked.is_empty()).then_some(REMEDY_UNTRACKED),
+                    (!missing.is_empty()).then_some("delete sandboxes whose database is gone"),
+                    (!damaged.is_empty()).then_some(
+                        "put rows that were changed right in `pgsandbox.sandboxes`; until then nothing is done with them",
+                    ),
+                    (!waiting.is_empty()).then_some(
+                        "what waits is removed by a server that runs, by its owner's `pgsandbox cleanup`, or by deleting it",
+                    ),
+                    (!stuck.is_empty()).then_some("see to what cannot be removed; it is tried again"),
+                ];
+                let remedy = remedies.into_iter().flatten().collect::<Vec<_>>().join("; ");
                 let shown: Vec<String> = damaged
                     .iter()
                     .map(|row| format!("the row of sandbox {} was changed by another: {}", row.id, row.fault))
@@ -344,11 +380,7 @@ impl Core {
                     )
                     .take(20)
                     .collect();
-                let remedy = "what has no row was not made by this program or its row was removed by hand: \
-                              look at it and drop it yourself; delete sandboxes whose database is gone; what waits is \
-                              removed by a server that runs, by its owner's `pgsandbox cleanup`, or by deleting it; put rows that \
-                              were changed right in `pgsandbox.sandboxes`, until then nothing is done with them";
-                Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy.to_owned()) }
+                Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy) }
             }
         }
     }

@@ -190,11 +190,19 @@ impl Work {
 
     async fn remove_steps(&self, barred: impl FnOnce() + Send) -> Result<(), Broken> {
         self.check_names()?;
-        let steps = self.profile.engine.delete_steps(&self.spec);
+        let mut steps = self.profile.engine.delete_steps(&self.spec);
+        let last = steps.foreground.pop();
         for step in steps.foreground {
             self.journalled(step).await?;
         }
-        barred();
+        if let Some(step) = last {
+            self.begun(step).await?;
+            // Whoever carries the removal on begins with its first step, so nobody who waits need wait for this line.
+            barred();
+            self.noted_done(step).await?;
+        } else {
+            barred();
+        }
         for step in steps.background {
             self.journalled(step).await?;
         }
@@ -202,8 +210,17 @@ impl Work {
     }
 
     async fn journalled(&self, step: Step) -> Result<(), Broken> {
+        self.begun(step).await?;
+        self.noted_done(step).await
+    }
+
+    /// Writes down that a step is about to be done, and does it.
+    async fn begun(&self, step: Step) -> Result<(), Broken> {
         self.profile.store.note(&self.held, step.name, Mark::Intent).await?;
-        self.act("delete", step).await?;
+        self.act("delete", step).await
+    }
+
+    async fn noted_done(&self, step: Step) -> Result<(), Broken> {
         Ok(self.profile.store.note(&self.held, step.name, Mark::Done).await?)
     }
 

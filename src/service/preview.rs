@@ -40,15 +40,26 @@ impl Preview for Service {
         let account = Account::new(&context.principal, context.group_owner.as_deref());
         let balances = self.book.balances(&account, &buckets, context.now)?;
         let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &*self.consents };
-        let mut refusal = prepared.foresee(&gate, &self.core, script.as_deref()).await;
+        let (warnings, mut refusal) = match prepared.foresee(&gate, &self.core, script.as_deref()).await {
+            Ok(warnings) => (warnings, None),
+            Err(refusal) => (Vec::new(), Some(refusal)),
+        };
         if let Some(refusal) = &mut refusal {
             self.name_acceptable_extensions(&context, refusal).await;
         }
         let obligations = decision.obligations.clone();
-        Ok(Previewed { decision, obligations, balances, refusal })
+        Ok(Previewed { decision, obligations, balances, refusal, warnings })
     }
 
     async fn acceptable_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {
+        let acceptable = self.extensions_allowed(principal, profile).await?;
+        Ok(self.core.installable(profile, acceptable, false).await)
+    }
+}
+
+impl Service {
+    /// Returns the extensions that profile and policies allow, whatever the server has.
+    async fn extensions_allowed(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {
         let names = self.core.profile(profile)?.allowed_extensions();
         let entry = operation::find(MAKES_SANDBOXES)?;
         let selector = Selector { profile: Some(profile.to_owned()), ..Selector::default() };
@@ -68,17 +79,16 @@ impl Preview for Service {
         }
         Ok(acceptable)
     }
-}
 
-impl Service {
-    /// Names in a refusal of an extension those that would really be had: that profile and policies both allow.
+    /// Names in a refusal of an extension those that would really be had: that profile and policies both allow, and the
+    /// server can install there, in a new sandbox or by a statement.
     pub(super) async fn name_acceptable_extensions(&self, context: &Context, failure: &mut Failure) {
         if failure.code != Code::ExtensionNotAllowed {
             return;
         }
         let Some(server) = &context.server else { return };
-        if let Ok(acceptable) = self.acceptable_extensions(&context.principal, &server.profile).await {
-            failure.allowed = acceptable;
+        if let Ok(allowed) = self.extensions_allowed(&context.principal, &server.profile).await {
+            failure.allowed = self.core.installable(&server.profile, allowed, context.sandbox.is_some()).await;
         }
     }
 }

@@ -159,6 +159,11 @@ impl Hazards {
     }
 }
 
+/// Returns whether a keyword INTO stands where only a SELECT … INTO has one.
+pub(super) fn makes_relation_by_into(words: &Words<'_>) -> bool {
+    find_query_hazards(words).into
+}
+
 /// Looks through a query or a data-changing statement, whose own first word is not looked at.
 fn find_query_hazards(words: &Words<'_>) -> Hazards {
     let mut hazards = Hazards::default();

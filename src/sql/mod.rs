@@ -190,6 +190,8 @@ fn finish(statement: Cut, text: &str, tree: Option<TreeFacts>) -> Statement {
     let differ = match (keyword_inside, tree_class) {
         (C::Read | C::ReadLock | C::Write | C::Ddl, Some(tree)) => tree != keyword_inside,
         (C::Read | C::ReadLock, None) => true,
+        // A definition with a query inside: an INTO that the tree has not seen makes a relation that it does not know.
+        (C::Ddl, None) => class::makes_relation_by_into(&words),
         _ => false,
     };
     let tree = tree.map(|tree| TreeFacts { complete: tree.complete && !(parsed && differ), ..tree });

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use super::scanner::TokenKind;
 use super::tree::TreeFacts;
-use super::words::Words;
+use super::words::{Words, quoted_if_dotted};
 use crate::model::{Access, Relation};
 
 /// Reads a statement by places, or returns `None` if it has more than places can tell.
@@ -100,6 +100,9 @@ fn alter(words: &Words<'_>) -> Option<Vec<String>> {
     }
     let (first, rest) = named(words, name)?;
     let rest = if words.has(rest, TokenKind::Operator) { rest + 1 } else { rest };
+    if let Some(moved) = moved(words, name, rest) {
+        return Some(vec![first, moved]);
+    }
     let mut names = vec![first];
     let mut rest = rest;
     if words.are(rest, &["ATTACH", "PARTITION"]) || words.are(rest, &["DETACH", "PARTITION"]) {
@@ -111,6 +114,24 @@ fn alter(words: &Words<'_>) -> Option<Vec<String>> {
         names.push(words.relation_name(at + 2)?);
     }
     is_plain(&words.from(rest)).then_some(names)
+}
+
+/// Returns the name under which the relation named at `name` appears by what stands at `rest`.
+fn moved(words: &Words<'_>, name: usize, rest: usize) -> Option<String> {
+    if !words.is_name(rest + 2) || rest + 3 != words.len() {
+        return None;
+    }
+    let mut parts = words.relation_parts(name)?;
+    let bare = parts.pop()?;
+    let new = quoted_if_dotted(&words.name(rest + 2));
+    if words.are(rest, &["SET", "SCHEMA"]) {
+        return Some(format!("{new}.{bare}"));
+    }
+    if words.are(rest, &["RENAME", "TO"]) {
+        parts.push(new);
+        return Some(parts.join("."));
+    }
+    None
 }
 
 fn create(words: &Words<'_>) -> Option<Vec<String>> {

@@ -243,6 +243,8 @@ fn relations_are_found_with_what_is_done_to_them() {
         ("#a #b.c", "DROP TABLE a, b.c CASCADE"),
         ("#i #t", "CREATE INDEX i ON t (a)"),
         ("#p #t", "ALTER TABLE ONLY t ATTACH PARTITION p FOR VALUES FROM ('a') TO ('b')"),
+        ("#public.i #public.t", "CREATE INDEX i ON public.t (a)"),
+        ("#c #p", "CREATE TABLE c PARTITION OF p FOR VALUES IN (1)"),
         ("#s", "ALTER SEQUENCE s RESTART"),
         ("#s", "CREATE SEQUENCE IF NOT EXISTS s START WITH 1"),
         ("#t", "COMMENT ON COLUMN t.a IS 'x'"),
@@ -262,6 +264,48 @@ fn relations_are_found_with_what_is_done_to_them() {
         ("", "SET a = 'b'"),
         ("", "DROP FUNCTION f(int)"),
     ]);
+}
+
+#[test]
+fn a_relation_is_reported_where_it_comes_from_and_where_it_appears() {
+    check_touched(&[
+        ("#audit.w #public.w", "ALTER TABLE public.w SET SCHEMA audit"),
+        ("#audit.w #w", "ALTER TABLE IF EXISTS ONLY w * SET SCHEMA Audit"),
+        ("#\"a.b\".\"c.d\" #public.\"c.d\"", "ALTER TABLE db.public.\"c.d\" SET SCHEMA \"a.b\""),
+        ("#audit.v #public.v", "ALTER VIEW public.v SET SCHEMA audit"),
+        ("#audit.m #public.m", "ALTER MATERIALIZED VIEW IF EXISTS public.m SET SCHEMA audit"),
+        ("#audit.s #public.s", "ALTER SEQUENCE public.s SET SCHEMA audit"),
+        ("#audit.f #public.f", "ALTER FOREIGN TABLE public.f SET SCHEMA audit"),
+        ("#audit.t #audit.x", "ALTER TABLE audit.t RENAME TO x"),
+        ("#t #x", "ALTER TABLE t RENAME TO X"),
+        ("#audit.v #audit.x", "ALTER VIEW audit.v RENAME TO x"),
+        ("#audit.m #audit.x", "ALTER MATERIALIZED VIEW audit.m RENAME TO x"),
+        ("#audit.s #audit.x", "ALTER SEQUENCE audit.s RENAME TO x"),
+        ("#audit.f #audit.x", "ALTER FOREIGN TABLE audit.f RENAME TO x"),
+        ("#audit.i #audit.x", "ALTER INDEX audit.i RENAME TO x"),
+        ("#audit.i #audit.j", "ALTER INDEX audit.i ATTACH PARTITION audit.j"),
+        ("#t", "ALTER TABLE t RENAME COLUMN a TO x"),
+        ("#t", "ALTER VIEW t RENAME a TO x"),
+        ("#t", "ALTER TABLE t RENAME CONSTRAINT a TO x"),
+        ("#audit.x +t", "SELECT * INTO audit.x FROM t"),
+        ("#audit.x +t", "CREATE TABLE audit.x AS SELECT * FROM t"),
+        ("#audit.x +t", "CREATE VIEW audit.x AS SELECT * FROM t"),
+        ("#audit.s", "CREATE SEQUENCE audit.s"),
+        ("", "ALTER SCHEMA s OWNER TO r"),
+        ("", "CREATE EXTENSION vector"),
+    ]);
+    for sql in [
+        "ALTER SCHEMA s RENAME TO audit",
+        "ALTER EXTENSION e SET SCHEMA audit",
+        "CREATE EXTENSION e SCHEMA audit",
+        "CREATE EXTENSION e WITH VERSION '1' SCHEMA audit CASCADE",
+        "CREATE FOREIGN TABLE audit.f (a int) SERVER s",
+        "IMPORT FOREIGN SCHEMA s FROM SERVER v INTO audit",
+        "CREATE SCHEMA audit CREATE VIEW v AS SELECT 1",
+        "ALTER TABLE t SET SCHEMA U&\"\\0061udit\"",
+    ] {
+        assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
+    }
 }
 
 #[test]
@@ -488,8 +532,21 @@ fn insert_as_a_label_hides_no_new_relation() {
 #[test]
 fn what_keywords_and_tree_read_differently_has_no_known_relations() {
     // `AND` is a label here, and `n` a new table.
-    for sql in ["SELECT d AND INTO n", "SELECT d AND INTO n FROM t", "EXPLAIN SELECT d OR INTO n"] {
+    for sql in [
+        "SELECT d AND INTO n",
+        "SELECT d AND INTO n FROM t",
+        "EXPLAIN SELECT d OR INTO n",
+        "CREATE VIEW v AS SELECT d LIKE INTO n",
+        "CREATE TABLE u AS SELECT d AND INTO n FROM t",
+        "CREATE MATERIALIZED VIEW v AS SELECT d OR INTO n FROM t",
+        "DECLARE c CURSOR FOR SELECT d LIKE INTO n",
+        "PREPARE p AS SELECT d LIKE INTO n",
+        "COPY (SELECT d LIKE INTO n) TO STDOUT",
+    ] {
         assert!(has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
+    }
+    for sql in ["CREATE VIEW v AS SELECT a FROM t", "CREATE TABLE u AS SELECT a AS into FROM t"] {
+        assert!(!has(sql, Traits::RELATIONS_UNKNOWN), "{sql}");
     }
 }
 

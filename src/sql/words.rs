@@ -141,8 +141,13 @@ impl<'a> Words<'a> {
 
     /// Returns the qualified name at `index`, folded; the database's name is left out.
     pub(super) fn relation_name(&self, index: usize) -> Option<String> {
+        self.relation_parts(index).map(|parts| parts.join("."))
+    }
+
+    /// Returns the parts of the qualified name at `index`: its schema, where one is written, and itself.
+    pub(super) fn relation_parts(&self, index: usize) -> Option<Vec<String>> {
         let mut parts = self.name_parts(index)?;
-        Some(parts.split_off(parts.len().saturating_sub(2)).join("."))
+        Some(parts.split_off(parts.len().saturating_sub(2)))
     }
 
     /// Returns the relation of the qualified column at `index`.

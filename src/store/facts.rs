@@ -6,6 +6,7 @@
 //! is lost, one out of the pool answers.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 use tokio_postgres::types::{ToSql, Type};
@@ -144,13 +145,9 @@ impl Store {
     }
 
     async fn ask(&self, question: Question, which: &(dyn ToSql + Sync)) -> Result<Option<Row>, StoreError> {
-        if let Some(presence) = self.present().await
-            && fault::pass("store.present").await.is_ok()
-        {
+        if let Some(presence) = self.to_read().await {
             match presence.ask(question, &[&self.prefix, which]).await {
-                Err(error) if another_may_answer(&error) => {
-                    tracing::debug!(%error, "the session that says that we live does not answer");
-                }
+                Err(error) if another_may_answer(&error) => log_lost(&error),
                 answer => return answer.map_err(self.typed("find a sandbox")),
             }
         }
@@ -159,6 +156,34 @@ impl Store {
         let params: [(&(dyn ToSql + Sync), Type); 2] = [(&self.prefix, of_prefix), (which, of_which)];
         session.query_typed_opt(&question.sql(), &params).await.map_err(self.typed("find a sandbox"))
     }
+
+    /// Asks what the first call after a start, or after a pause, asks as well: the same way, but not prepared. `sql` only
+    /// reads, and needs nothing that is not there once the store is open.
+    pub(super) async fn read(
+        &self,
+        what: &'static str,
+        sql: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, StoreError> {
+        if let Some(presence) = self.to_read().await {
+            match presence.query_typed(sql, params).await {
+                Err(error) if another_may_answer(&error) => log_lost(&error),
+                answer => return answer.map_err(self.typed(what)),
+            }
+        }
+        let session = self.sessions.session().await.map_err(|error| error.of_profile(&self.profile))?;
+        session.query_typed(sql, params).await.map_err(self.typed(what))
+    }
+
+    /// Returns the session that says that we live, to read over.
+    async fn to_read(&self) -> Option<Arc<Presence>> {
+        let presence = self.present().await?;
+        fault::pass("store.present").await.ok().map(|()| presence)
+    }
+}
+
+fn log_lost(error: &tokio_postgres::Error) {
+    tracing::debug!(%error, "the session that says that we live does not answer");
 }
 
 /// Returns whether an error is the session's own: it was lost, or what was prepared on it is of no more use.

@@ -437,17 +437,16 @@ impl Store {
     /// # Errors
     /// Fails if the metadata cannot be read.
     pub async fn passwords(&self, id: SandboxId) -> Result<Option<SealedPasswords>, StoreError> {
-        let row = self
-            .session("passwords")
-            .await?
-            .query_opt(
+        self.pass("passwords").await?;
+        let rows = self
+            .read(
+                "read sealed passwords",
                 "select owner_sealed, readonly_sealed from pgsandbox.sandboxes
                  where id = $1 and prefix = $2 and state not in ('deleted', 'failed')",
-                &[&Uuid::from(id), &self.prefix],
+                &[(&Uuid::from(id), Type::UUID), (&self.prefix, Type::TEXT)],
             )
-            .await
-            .map_err(self.typed("read sealed passwords"))?;
-        Ok(row.map(|row| SealedPasswords { owner: row.get(0), readonly: row.get(1) }))
+            .await?;
+        Ok(rows.first().map(|row| SealedPasswords { owner: row.get(0), readonly: row.get(1) }))
     }
 
     /// Replaces sealed passwords, if they still are the ones that were read.

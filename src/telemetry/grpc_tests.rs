@@ -141,3 +141,36 @@ async fn a_server_that_is_none_of_grpc_takes_no_spans() {
     });
     check_bad_collector(&by_grpc(&endpoint, 2000)).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_head_of_an_answer_is_read_up_to_its_bound_and_no_further() {
+    const MOST: usize = 16 << 10;
+    // RFC 9113, 6.5.2: a field counts with its name, its value, and 32.
+    let field = |name: &str, value_bytes: usize| name.len() + value_bytes + 32;
+    let others = field(":status", 3) + field("content-type", "application/grpc".len()) + field("date", 29);
+    // The library takes less than its bound.
+    for (bytes, lost) in [(MOST - 2, 0), (MOST - 1, 0), (MOST, 10)] {
+        let padding = "x".repeat(bytes - others - field("x-padding", 0));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let padding = HeaderValue::from_str(&padding).unwrap();
+                let answer = service_fn(move |request: Request<Incoming>| {
+                    let padding = padding.clone();
+                    async move {
+                        request.into_body().collect().await.unwrap();
+                        let mut reply = reply(0, "0");
+                        reply.headers_mut().insert("x-padding", padding);
+                        Ok::<_, Infallible>(reply)
+                    }
+                });
+                tokio::spawn(http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), answer));
+            }
+        });
+        let (telemetry, dispatch) = build(&by_grpc(&endpoint, 100));
+        make_spans(&dispatch, 10);
+        assert_eq!(telemetry.shutdown(Duration::from_secs(10)).await, lost, "a head of {bytes} bytes");
+    }
+}

@@ -194,7 +194,7 @@ where
     S: tracing::Subscriber + for<'a> LookupSpan<'a>,
     W: for<'a> fmt::MakeWriter<'a> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_new(directives).map_err(|_| TelemetryError::Filter(FILTER_FAULT.to_owned()))?;
+    let filter = log_filter(directives).map_err(TelemetryError::Filter)?;
     let filter = filter.and(filter_fn(may_be_logged));
     Ok(fmt::layer().with_writer(writer).with_ansi(false).event_format(PlainLine).with_filter(filter))
 }
@@ -228,7 +228,18 @@ where
 
 /// Says what is wrong with a log filter, if anything.
 pub fn filter_fault(directives: &str) -> Option<String> {
-    EnvFilter::try_new(directives).is_err().then(|| FILTER_FAULT.to_owned())
+    log_filter(directives).err()
+}
+
+/// Reads a log filter. A word alone is a level: the reader would take any other for a place to log from, and a misspelt
+/// level would silence everything else.
+fn log_filter(directives: &str) -> Result<EnvFilter, String> {
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok() || word.starts_with(env!("CARGO_PKG_NAME"));
+    let mut words = directives.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ']', '{', '}']));
+    if let Some(word) = words.find(|word| !is_level(word)) {
+        return Err(format!("{FILTER_FAULT}; `{}` is no level", word.escape_debug()));
+    }
+    EnvFilter::try_new(directives).map_err(|_| FILTER_FAULT.to_owned())
 }
 
 /// Says what is wrong with a header of an export, if anything. Does not show the value.
@@ -277,10 +288,17 @@ mod tests {
 
     #[test]
     fn filters_are_checked() {
-        for good in ["debug", LOG_FILTER_DEFAULT, "info,pgsandbox::policy=trace", "off"] {
+        for good in [
+            "debug",
+            LOG_FILTER_DEFAULT,
+            "info,pgsandbox::policy=trace",
+            "off",
+            "warn,pgsandbox::sql",
+            "info,[request]=debug",
+        ] {
             assert_eq!(filter_fault(good), None, "{good}");
         }
-        for bad in ["info,=", "pgsandbox=loud", "a=b=c"] {
+        for bad in ["info,=", "pgsandbox=loud", "a=b=c", "infoo", "info,pgsandox"] {
             assert!(filter_fault(bad).is_some(), "{bad}");
         }
     }

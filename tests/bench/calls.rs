@@ -197,6 +197,7 @@ fn refused_value(server: &mut Server, sandbox: &str) -> String {
     let (_, mut answer) = server.next_answer();
     let envelope = answer["result"]["structuredContent"].take();
     assert!(server.last_bytes < VALUE_BYTES / 100, "{} bytes came back", server.last_bytes);
-    let code = envelope["errors"][0]["code"].as_str().map(str::to_owned);
-    code.unwrap_or_else(|| envelope["warnings"][0].as_str().unwrap_or("no word of it").to_owned())
+    let cut_by = envelope["result"]["resultSets"][0]["truncatedBy"].as_str().map(|by| format!("cut by `{by}`"));
+    let code = envelope["errors"][0]["code"].as_str().map(|code| format!("`{code}`"));
+    cut_by.or(code).unwrap_or_else(|| panic!("a value of {VALUE_BYTES} bytes was not refused: {envelope:#}"))
 }

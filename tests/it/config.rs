@@ -172,7 +172,7 @@ fn all_faults_of_a_file_are_reported_together_with_their_paths() {
             ("profiles[2].adminUrl", "stands beside `managedLocal`"),
             ("profiles[3]", "expected an object"),
             ("sources", "not available in this version"),
-            ("audit.sync", "expected `always` or `interval`"),
+            ("audit.sync", "is none of the words it can be; expected `always` or `interval`"),
             ("audit.rotateBytes", "expected a whole number"),
             ("telemetry.enabled", "is missing"),
             ("telemetry.endpoint", "is not a URL"),
@@ -299,6 +299,13 @@ fn a_file_that_cannot_be_read_stops_the_start() {
     check_variables(&[("PGSANDBOX_LOG", "=")], &[("PGSANDBOX_LOG", "is not a log filter")]);
     check_variables(&[("PGSANDBOX_OWNER", "system:reaper")], &[("PGSANDBOX_OWNER", "reserved")]);
     check_variables(&[("PGSANDBOX_HOME", "relative")], &[("PGSANDBOX_HOME", "is not an absolute path")]);
+    for (path, fault) in [
+        ("nope.toml", "is not an absolute path"),
+        ("/no/such/place/nope.toml", "is the path of something that is not there"),
+        ("/", "is the path of something else than a file"),
+    ] {
+        check_variables(&[("PGSANDBOX_POLICIES", path)], &[("PGSANDBOX_POLICIES", fault)]);
+    }
     check(loaded(&[]), &[("HOME", "set `PGSANDBOX_HOME`")]);
 }
 

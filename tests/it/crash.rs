@@ -50,8 +50,8 @@ pub(super) fn cluster(home: &Home) -> PathBuf {
     clusters[0].path()
 }
 
-/// Returns rows as the cluster's superuser sees them, through its private socket.
-pub(super) fn query(home: &Home, sql: &str) -> Vec<Vec<String>> {
+/// Returns how the cluster's superuser is let in, through its private socket.
+pub(super) fn config(home: &Home) -> tokio_postgres::Config {
     let cluster = cluster(home);
     let read = |name: &str| fs::read_to_string(cluster.join(name)).unwrap().trim().to_owned();
     let mut config = tokio_postgres::Config::new();
@@ -61,6 +61,12 @@ pub(super) fn query(home: &Home, sql: &str) -> Vec<Vec<String>> {
         .user("pgsandbox_admin")
         .password(read("admin-password"))
         .dbname("pgsandbox");
+    config
+}
+
+/// Returns rows as the cluster's superuser sees them.
+pub(super) fn query(home: &Home, sql: &str) -> Vec<Vec<String>> {
+    let config = config(home);
     block_on(async {
         let (client, connection) = config.connect(NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
@@ -80,7 +86,7 @@ fn count(home: &Home, sql: &str) -> usize {
 }
 
 /// Waits until nothing is being made or removed any more.
-fn settle(home: &Home) {
+pub(super) fn settle(home: &Home) {
     let unsettled = "select count(*) from (
         select id from pgsandbox.sandboxes where state in ('creating', 'deleting') or (state = 'ready' and expires_at < now())
         union select sandbox_id from pgsandbox.plans where state in ('running', 'undoing')) as x";

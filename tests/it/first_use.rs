@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{self, PASSWORD};
 use crate::hostile::code;
-use crate::program::{Cli, Home, Transport};
+use crate::program::{Cli, Home, Stdio, Transport};
 
 /// A home with external profiles, each a name, an admin URL and further settings.
 fn home(profiles: &[(&str, &str, Value)]) -> Home {
@@ -324,5 +324,324 @@ fn every_fault_of_a_policy_file_is_said_at_once_each_where_it_stands() {
     assert_eq!(faults.len(), expected.len(), "{said}");
     for (fault, words) in faults.iter().zip(expected) {
         assert!(fault.contains(words), "`{words}` is not in: {fault}");
+    }
+}
+
+#[tokio::test]
+async fn what_moves_into_a_denied_schema_is_refused_and_a_missing_schema_is_named() {
+    let cluster = harness::cluster();
+    let guard = "settings = { deny_relations = [{ name = \"audit.*\", access = [\"writes\", \"defines\"] }] }";
+    let home = policies(home(&[("own", &*cluster.superuser_url(), prefix("move"))]), &[("statement-guard", guard)]);
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].clone();
+    let sql = |text: &str| json!({"databaseId": id, "sql": text});
+    let ready = "create schema audit; create table public.w (a int); create view public.v as select 1 as a; \
+                 create index i on public.w (a)";
+    check_foretold(&mut cli, "run_sql", &sql(ready), "ok");
+    for moves in [
+        "alter table public.w set schema audit",
+        "alter view public.v set schema \"audit\"",
+        "create schema side; create table side.x (a int); alter schema side rename to other",
+        "create extension citext schema audit",
+        "select 1 as a into audit.x",
+    ] {
+        check_foretold(&mut cli, "run_sql", &sql(moves), "denied");
+    }
+    let told = check_foretold(&mut cli, "run_sql", &sql("create table t (a int)"), "denied");
+    let message = told["result"]["refusal"]["message"].as_str().unwrap();
+    assert!(message.contains("with one (`public.t`) it is judged by that"), "{message}");
+    check_foretold(&mut cli, "run_sql", &sql("create table public.t (a int); alter table public.t rename to u"), "ok");
+    cli.call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn what_a_policy_in_shadow_would_demand_is_told_and_recorded_and_does_not_act() {
+    let cluster = harness::cluster();
+    let home = policies(
+        home(&[("own", &*cluster.superuser_url(), prefix("shad"))]),
+        &[("row-limit", "mode = \"shadow\"\nsettings = { max_rows = 2 }"), ("rate-limit", "mode = \"shadow\"")],
+    );
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].clone();
+    let input = json!({"databaseId": id, "sql": "select generate_series(1, 5)"});
+    let told = check_foretold(&mut cli, "run_sql", &input, "ok");
+    let word = |policy: &str| {
+        let words = told["result"]["policies"].as_array().unwrap();
+        words.iter().find(|word| word["policy"] == policy).unwrap_or_else(|| panic!("{policy}: {told:#}")).clone()
+    };
+    let demand = json!({"limit": "max-rows", "value": "2", "setBy": "row-limit"});
+    assert!(word("row-limit")["limits"].as_array().unwrap().contains(&demand), "{told:#}");
+    assert!(!told["result"]["limits"].to_string().contains("row-limit"), "it does not act: {told:#}");
+    assert_eq!(word("rate-limit")["charges"][0]["cost"], json!(1), "{told:#}");
+    let reply = cli.call("run_sql", &input);
+    assert_eq!(reply["result"]["resultSets"][0]["rows"].as_array().unwrap().len(), 5, "{reply:#}");
+
+    let audit = home.run(&["audit", "tail", "--operation", "run_sql"]);
+    let lines = String::from_utf8(audit.stdout).unwrap();
+    let closed = lines.lines().rfind(|line| line.contains("\"decision\"")).unwrap_or_else(|| panic!("{lines}"));
+    let closed: Value = serde_json::from_str(closed).unwrap();
+    let recorded = |policy: &str| {
+        let all = closed["decision"]["policies"].as_array().unwrap();
+        all.iter().find(|record| record["policy"] == policy).unwrap_or_else(|| panic!("{policy}: {closed:#}"))
+    };
+    let demands = recorded("row-limit")["would"]["obligations"].as_array().unwrap();
+    assert!(demands.contains(&json!({"kind": "max-rows", "value": 2})), "{closed:#}");
+    assert_eq!(recorded("rate-limit")["would"]["charges"][0]["cost"], json!(1), "{closed:#}");
+    assert!(recorded("quota").get("would").is_none(), "what acts is in the decision itself");
+    assert!(!closed["enforced"].to_string().contains("row-limit"), "{closed:#}");
+    cli.call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn an_explanation_foretells_what_the_server_and_the_arguments_do_not_allow() {
+    let cluster = harness::cluster();
+    let allowed = ["citext", "cube", "dict_xsyn", "earthdistance", "pg_stat_statements", "not_there"];
+    let more = json!({"databasePrefix": "fore", "allowedExtensions": allowed});
+    let top = json!({"databasePrefix": "fort", "allowedExtensions": ["cube", "earthdistance"]});
+    let profiles = [("own", &*cluster.limited_url(), more), ("top", &*cluster.superuser_url(), top)];
+    let home = policies(home(&profiles), &[("extensions", "settings = { allow = [\"*\"] }")]);
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].clone();
+    let asked = |names: &[&str]| json!({"extensions": names});
+    for only_superusers in ["dict_xsyn", "pg_stat_statements"] {
+        let told = check_foretold(&mut cli, "create_database", &asked(&[only_superusers]), "extension_not_allowed");
+        let allowed = &told["result"]["refusal"]["allowed"];
+        let has = |name: &str| allowed.as_array().unwrap().contains(&json!(name));
+        assert!(has("citext") && !has("dict_xsyn") && !has("pg_stat_statements") && !has("not_there"), "{told:#}");
+    }
+    let without_cube = json!({"profile": "top", "extensions": ["earthdistance"]});
+    check_foretold(&mut cli, "create_database", &without_cube, "invalid_extensions");
+    check_foretold(&mut cli, "create_database", &asked(&["not_there"]), "extension_setup_required");
+    let listed = cli.call("list_extensions", &json!({}));
+    let listed = listed["result"]["availableExtensions"].as_array().unwrap();
+    assert!(listed.iter().any(|e| e["name"] == "citext"), "{listed:#?}");
+    for e in listed {
+        // Each as it says that it must be asked for.
+        let requires = e["requires"].as_array().cloned().unwrap_or_default();
+        let names: Vec<&Value> = requires.iter().chain([&e["name"]]).collect();
+        let told =
+            cli.call("explain_policy", &json!({"operation": "create_database", "arguments": {"extensions": names}}));
+        assert_eq!(told["result"]["allowed"], json!(true), "{told:#}");
+    }
+
+    for bad in [json!({"limit": 1000}), json!({"limit": 0}), json!({"cursor": "garbage"})] {
+        let told = cli.call("explain_policy", &json!({"operation": "list_databases", "arguments": bad}));
+        assert_eq!(code(&cli.call("list_databases", &bad)), "invalid_arguments", "{bad}");
+        let allowed = told["result"]["allowed"] == json!(true);
+        assert!(!allowed && told.to_string().contains("invalid_arguments"), "{bad}: {told:#}");
+    }
+    for operation in ["list_databases", "cleanup_expired"] {
+        check_foretold(&mut cli, operation, &json!({"profile": "nowhere"}), "unknown_profile");
+    }
+
+    let sql = |text: &str| json!({"databaseId": id, "sql": text});
+    check_foretold(&mut cli, "run_sql", &sql("create table b (a int); copy b from stdin"), "invalid_arguments");
+    let told = check_foretold(&mut cli, "run_sql", &sql("create extension not_there"), "extension_setup_required");
+    assert_eq!(told["result"]["refusal"]["statementIndex"], json!(1), "{told:#}");
+    let told = check_foretold(&mut cli, "run_sql", &sql("create extension hstore"), "extension_not_allowed");
+    assert!(!told["result"]["refusal"]["allowed"].to_string().contains("dict_xsyn"), "{told:#}");
+    let seen = cli.call("run_sql", &sql("select count(*) from pg_class where relname = 'b'"));
+    assert_eq!(seen["result"]["resultSets"][0]["rows"], json!([["0"]]), "nothing ran of what was refused");
+    let mut on = sql("create table b (a int); create extension hstore; create extension not_there");
+    on["continueOnError"] = json!(true);
+    let told = check_foretold(&mut cli, "run_sql", &on, "ok");
+    let warnings = told["warnings"].to_string();
+    for said in
+        ["statement 2 would be refused: `extension_not_allowed`", "statement 3 would be refused: `extension_setup"]
+    {
+        assert!(warnings.contains(said), "{told:#}");
+    }
+    cli.call("delete_database", &json!({"databaseId": id, "wait": true}));
+}
+
+#[tokio::test]
+async fn doctor_counts_every_check_and_takes_nobody_elses_sandboxes_for_leftovers() {
+    let cluster = harness::cluster();
+    let url = cluster.superuser_url();
+    let home = home(&[("own", &*url, prefix("mine")), ("twin", &*url, prefix("twin"))]);
+    let mut cli = Cli::new(&home);
+    assert_eq!(code(&cli.call("list_databases", &json!({}))), "ok");
+    let admin = cluster.superuser("postgres").await;
+    admin.batch_execute("CREATE DATABASE mine_another_1234567890").await.unwrap();
+    let reply = cli.call("doctor", &json!({}));
+    let checks = reply["result"]["checks"].as_array().unwrap();
+    let found = checks.iter().find(|check| check["name"] == "own: sandboxes.consistent").unwrap();
+    let remedy = found["remedy"].as_str().unwrap_or_else(|| panic!("{found:#}"));
+    let (other, drop) = (remedy.find("another installation").unwrap(), remedy.find("drop it").unwrap());
+    assert!(other < drop && remedy.contains("SELECT database_name FROM pgsandbox.sandboxes"), "{remedy}");
+    admin.batch_execute("DROP DATABASE mine_another_1234567890").await.unwrap();
+
+    // A cluster that was not started is none of the things that were looked at.
+    let output = Home::fresh().run(&["doctor", "--format", "json"]);
+    let unstarted: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = unstarted["result"]["checks"].as_array().unwrap();
+    let summary = unstarted["summary"].as_str().unwrap();
+    let numbers: Vec<usize> = summary.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    let skipped = checks.iter().filter(|check| check["status"] == "skipped").count();
+    assert!(skipped > 0 && summary.contains(&format!("{skipped} skipped")), "{summary}: {checks:#?}");
+    assert_eq!(numbers[0], numbers[1..].iter().sum::<usize>(), "{summary}");
+
+    let refused = cli.call("create_database", &json!({"postgresVersion": (cluster.major + 1).to_string()}));
+    assert_eq!(refused["errors"][0]["allowed"], json!([cluster.major.to_string()]), "{refused:#}");
+}
+
+/// Calls `run_sql` on a fresh sandbox of the cluster's.
+struct Bench {
+    home: Home,
+    id: Value,
+}
+
+impl Bench {
+    fn new(home: Home) -> Self {
+        let made = Cli::new(&home).call("create_database", &json!({}));
+        assert_eq!(code(&made), "ok", "{made:#}");
+        Self { home, id: made["result"]["databaseId"].clone() }
+    }
+
+    fn sql(&self, sql: &str, mut more: Value) -> Value {
+        more["databaseId"] = self.id.clone();
+        more["sql"] = json!(sql);
+        Cli::new(&self.home).call("run_sql", &more)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let reply = Cli::new(&self.home).call("delete_database", &json!({"databaseId": self.id, "wait": true}));
+        if !std::thread::panicking() {
+            assert_eq!(code(&reply), "ok", "{reply:#}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn numbers_among_parameters_arrive_digit_for_digit() {
+    let cluster = harness::cluster();
+    let bench = Bench::new(home(&[("own", &*cluster.superuser_url(), prefix("digits"))]));
+    // As text, so that nothing but the program reads them; by its own arguments and as a client's message.
+    let written = ["123456789012345678901", "18446744073709551617", "0.12345678901234567890", "1.10", "-0.70", "-7"];
+    let params: Value = serde_json::from_str(&format!("[{}]", written.join(","))).unwrap();
+    let sql = "select $1::text, $2::text, $3::text, $4::text, $5::text, $6::text";
+    let reply = bench.sql(sql, json!({"params": params}));
+    assert_eq!(reply["result"]["resultSets"][0]["rows"][0], json!(written), "{reply:#}");
+    let mut arguments = vec!["run-sql", "--format", "json", "--sql", sql, "--database-id", bench.id.as_str().unwrap()];
+    arguments.extend(written.iter().flat_map(|number| ["--params", number]));
+    let output = bench.home.run(&arguments);
+    let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(reply["result"]["resultSets"][0]["rows"][0], json!(written), "{reply:#}");
+    let mut stdio = Stdio::start(&bench.home);
+    stdio.send_raw(
+        &format!(
+            r#"{{"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {{"name": "run_sql", "arguments":
+           {{"databaseId": {}, "sql": "{sql}", "params": [{}]}}}}}}"#,
+            bench.id,
+            written.join(",")
+        )
+        .replace('\n', " "),
+    );
+    let reply = stdio.answer(77);
+    assert_eq!(reply["result"]["structuredContent"]["result"]["resultSets"][0]["rows"][0], json!(written), "{reply:#}");
+    assert!(stdio.finish().success());
+}
+
+#[tokio::test]
+async fn data_that_is_sent_twice_is_refused_and_not_half_copied() {
+    let cluster = harness::cluster();
+    let bench = Bench::new(home(&[("own", &*cluster.superuser_url(), prefix("twice"))]));
+    assert_eq!(code(&bench.sql("create table t (n int)", json!({}))), "ok");
+    let inline = "copy t from stdin;\n1\n2\n\\.\n";
+    let reply = bench.sql(inline, json!({"stdin": "5\n6\n"}));
+    assert_eq!(code(&reply), "invalid_arguments", "{reply:#}");
+    assert_eq!(code(&bench.sql(inline, json!({}))), "ok");
+    assert_eq!(code(&bench.sql("copy t from stdin", json!({"stdin": "5\n6\n"}))), "ok");
+    let reply = bench.sql("select n from t order by n", json!({}));
+    assert_eq!(reply["result"]["resultSets"][0]["rows"], json!([[1], [2], [5], [6]]), "{reply:#}");
+}
+
+#[tokio::test]
+async fn the_byte_quota_holds_where_every_call_is_a_program_of_its_own() {
+    let cluster = harness::cluster();
+    let home = home(&[("own", &*cluster.superuser_url(), prefix("sized"))]);
+    let bench = Bench::new(policies(home, &[("quota", "settings = { max_bytes = 12000000 }")]));
+    let long_ago = async || {
+        let admin = cluster.superuser("postgres").await;
+        let earlier =
+            "update pgsandbox.sandboxes set measured_at = now() - interval '2 minutes' where id = $1::text::uuid";
+        assert_eq!(admin.execute(earlier, &[&bench.id.as_str().unwrap()]).await.unwrap(), 1);
+    };
+    let fill = "create table filled as select repeat(md5(n::text), 40) from generate_series(1, 8000) n";
+    assert_eq!(code(&bench.sql(fill, json!({}))), "ok");
+    long_ago().await;
+    // Measured when it ends, as it was not measured lately.
+    assert_eq!(code(&bench.sql("select 1", json!({}))), "ok");
+    assert_eq!(code(&bench.sql("create table more (n int)", json!({}))), "quota_exceeded");
+    assert_eq!(code(&bench.sql("select count(*) from filled", json!({"readonly": true}))), "ok");
+    let admin = cluster.superuser("postgres").await;
+    let name = admin
+        .query_one(
+            "select owner_role from pgsandbox.sandboxes where id = $1::text::uuid",
+            &[&bench.id.as_str().unwrap()],
+        )
+        .await
+        .unwrap()
+        .get::<_, String>(0);
+    let login = admin.query_one("select rolcanlogin from pg_roles where rolname = $1", &[&name]).await.unwrap();
+    assert!(!login.get::<_, bool>(0), "a direct login is over the quota, too");
+}
+
+#[test]
+fn a_cluster_that_was_stopped_meanwhile_costs_no_call() {
+    let bench = Bench::new(Home::fresh());
+    let mut stdio = Stdio::start(&bench.home);
+    let mut select = |sql: &str| stdio.call("run_sql", &json!({"databaseId": bench.id, "sql": sql}));
+    assert_eq!(code(&select("create table t (n int)")), "ok");
+    assert!(bench.home.run(&["local", "stop"]).status.success());
+    assert_eq!(code(&select("insert into t values (1)")), "ok");
+    assert_eq!(select("select n from t")["result"]["resultSets"][0]["rows"], json!([[1]]));
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn a_misspelt_log_level_is_refused() {
+    let home = Home::fresh();
+    let output = home.command(&["list-profiles"]).env("PGSANDBOX_LOG", "infoo").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && said.contains("`infoo` is no level"), "{said}");
+}
+
+#[tokio::test]
+async fn nothing_that_is_printed_for_people_drives_their_terminal() {
+    let cluster = harness::cluster();
+    let bench = Bench::new(home(&[("own", &*cluster.superuser_url(), prefix("drives"))]));
+    let id = bench.id.as_str().unwrap();
+    let escape = "\u{1b}]0;pwned\u{7}\u{9b}31m";
+    for sql in [
+        format!("select 1 as \"{escape}\""),
+        format!("select '{escape}'"),
+        format!("do $$ begin raise exception '{escape}'; end $$"),
+        format!("create table \"{escape}\" (n int); select 1 from \"{escape}x\""),
+    ] {
+        let output = bench.home.run(&["run-sql", "--format", "text", "--database-id", id, "--sql", &sql]);
+        for printed in [output.stdout, output.stderr] {
+            let printed = String::from_utf8(printed).unwrap();
+            assert!(!printed.contains(|c: char| c.is_control() && c != '\n'), "{printed:?}");
+        }
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let home = Home::fresh();
+    for arguments in [&["list-profiles"][..], &["audit", "verify"], &["policy", "list"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = home.command(arguments).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains("standard output cannot be written"),
+            "{arguments:?}: {said}"
+        );
     }
 }

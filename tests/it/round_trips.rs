@@ -1,6 +1,6 @@
 //! What a call costs in round trips, counted between the program and its server.
 //!
-//! A round trip is what is sent before something comes back: however many statements are in it.
+//! A round trip is what is sent before something comes back: however many statements are in it. A login is many.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::crash::query;
 use super::harness::{Cluster, cluster};
 use super::program::{Home, Stdio, Transport};
 
@@ -154,4 +155,34 @@ fn a_read_costs_one_round_trip_more_than_its_statement_and_a_write_as_much() {
     }
     let gone = server.call("delete_database", &json!({"profile": PROFILE, "databaseId": id, "wait": true}));
     assert_eq!(gone["ok"], true, "{gone:#}");
+}
+
+/// Counts the logins into the database that a managed server is administered from, once nobody is in it any more.
+fn administered(home: &Home) -> usize {
+    let number = |sql: &str| -> usize { query(home, sql)[0][0].parse().unwrap() };
+    let within = "datname = 'postgres' and backend_type = 'client backend'";
+    let until = Instant::now() + PATIENCE;
+    while number(&format!("select count(*) from pg_stat_activity where {within}")) > 0 {
+        assert!(Instant::now() < until, "somebody stays in the database");
+        thread::yield_now();
+    }
+    // A session is counted, at the latest, before it goes.
+    number("select sessions from pg_stat_database where datname = 'postgres'")
+}
+
+#[test]
+fn whoever_finds_a_managed_server_keeps_the_session_that_did() {
+    let home = Home::fresh();
+    let mut server = Stdio::start(&home);
+    let made = server.call("create_database", &json!({}));
+    let id = made["result"]["databaseId"].as_str().unwrap_or_else(|| panic!("{made:#}")).to_owned();
+    assert!(server.finish().success());
+    let before = administered(&home);
+    let mut server = Stdio::start(&home);
+    let read = server.call("run_sql", &json!({"databaseId": id, "sql": "select 1", "readonly": true}));
+    assert_eq!(read["ok"], true, "{read:#}");
+    assert!(server.finish().success());
+    let logins = administered(&home) - before;
+    // Upkeep, which begins beside the first call, may want one of its own.
+    assert!((1..=2).contains(&logins), "{logins} logins into `postgres` for one call");
 }

@@ -2,6 +2,7 @@
 //!
 //! `UPDATE_SNAPSHOTS=1 cargo test --test it surface` writes the pages and snapshots anew.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -30,6 +31,50 @@ fn check(path: &str, seen: &str) {
             seen.lines().nth(line).unwrap_or_default()
         );
     }
+}
+
+/// Returns the names of all tests, of the program's own and of these.
+fn tests() -> BTreeSet<String> {
+    fn look(dir: &Path, names: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                look(&path, names);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let mut is_test = false;
+                for line in fs::read_to_string(&path).unwrap().lines().map(str::trim_start) {
+                    let item = line.strip_prefix("async ").unwrap_or(line);
+                    match item.strip_prefix("fn ").and_then(|rest| rest.split_once('(')) {
+                        Some((name, _)) if std::mem::take(&mut is_test) => drop(names.insert(name.to_owned())),
+                        Some(_) => {}
+                        None => is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test"),
+                    }
+                }
+            }
+        }
+    }
+    let mut names = BTreeSet::new();
+    for dir in ["src", "tests/it"] {
+        look(&Path::new(env!("CARGO_MANIFEST_DIR")).join(dir), &mut names);
+    }
+    names
+}
+
+#[test]
+fn every_finding_names_tests_that_exist() {
+    let tests = tests();
+    assert!(tests.len() > 700, "{} tests are found", tests.len());
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/findings.md")).unwrap();
+    let mut rows = 0;
+    for line in page.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| held by |")) {
+        rows += 1;
+        let cells: Vec<_> = line.trim_matches(['|', ' ']).split(" | ").collect();
+        assert_eq!(cells.len(), 3, "a row has what was found, what is now, and what holds it: {line}");
+        let named: Vec<_> = cells[2].split(", ").map(|name| name.trim_matches('`')).collect();
+        let strange: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();
+        assert!(strange.is_empty(), "docs/findings.md names {strange:?}, which are no tests");
+    }
+    assert!(rows > 40, "{rows} findings are found");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use pgsandbox::engine::postgres::SandboxSession;
 use pgsandbox::engine::{
     ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Step,
 };
-use pgsandbox::model::{Check, CredentialAccess, Failure, RequestId, Silent, Timestamp};
+use pgsandbox::model::{Check, Code, CredentialAccess, Failure, RequestId, Silent, Timestamp};
 use pgsandbox::sandbox::{Core, CreateRequest, Created, Parts, Profile, ProfileSettings, Sandbox, UpkeepAudit};
 use pgsandbox::secret::{KeyRing, KeySource};
 use pgsandbox::store::{DirectSessions, FailPoints, Inert, Point, Store};
@@ -204,9 +204,17 @@ impl Engine for Toy {
             name: "citext".to_owned(),
             default_version: "1".to_owned(),
             trusted: true,
+            requires: Vec::new(),
             comment: String::new(),
         };
         Ok(vec![citext])
+    }
+
+    async fn check_extensions(&self, wanted: &[String]) -> Result<(), EngineError> {
+        match wanted.iter().find(|name| *name != "citext") {
+            None => Ok(()),
+            Some(_) => Err(EngineError::Known(Failure::new(Code::ExtensionSetupRequired, "it is not there").into())),
+        }
     }
 
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError> {

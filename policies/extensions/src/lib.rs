@@ -100,17 +100,18 @@ impl Extensions {
 
     fn refusal(&self, name: &str) -> Decision {
         let name = Shown(name);
-        let message = if self.allow.is_empty() {
-            format!("extension `{name}` may not be installed; no extension may, so leave `extensions` out")
-        } else {
-            format!("extension `{name}` may not be installed; allowed are {}", self.allow.quoted())
-        };
-        let reason = if is_never(name.0) {
-            "it leaves the sandbox"
+        // A pattern among what is allowed may fit the name: the caller has to see why it does not count.
+        let (reason, cause) = if is_never(name.0) {
+            ("it leaves the sandbox", ": it leaves the sandbox, so it never is, whatever is allowed")
         } else if self.deny.matches(name.0) {
-            "`deny` names it"
+            ("`deny` names it", ": it is denied by name or pattern")
         } else {
-            "`allow` does not name it"
+            ("`allow` does not name it", "")
+        };
+        let message = if self.allow.is_empty() {
+            format!("extension `{name}` may not be installed{cause}; no extension may, so leave `extensions` out")
+        } else {
+            format!("extension `{name}` may not be installed{cause}; allowed are {}", self.allow.quoted())
         };
         Decision::deny(NOT_ALLOWED, message, format!("extension `{name}` refused: {reason}"))
     }
@@ -138,7 +139,7 @@ pgsandbox_policy::export!(Extensions);
 
 #[cfg(test)]
 mod tests {
-    use pgsandbox_policy::testing;
+    use pgsandbox_policy::{Verdict, testing};
 
     use super::*;
 
@@ -150,6 +151,19 @@ mod tests {
     #[test]
     fn the_cases_come_out_as_expected() {
         testing::check_cases::<Extensions>(include_str!("../cases.toml"), include_str!("../default.json"));
+    }
+
+    #[test]
+    fn the_caller_is_told_why_what_a_pattern_fits_is_refused() {
+        let policy: Extensions = testing::configured(r#"{"allow":["*"],"deny":["cit*"]}"#);
+        for (name, cause) in [("pageinspect", "it leaves the sandbox"), ("citext", "it is denied by name or pattern")] {
+            let mut request = testing::request("create_database");
+            request.requested.extensions = vec![name.into()];
+            match policy.evaluate(&request).verdict {
+                Verdict::Deny(denial) => assert!(denial.message.contains(cause), "{denial:?}"),
+                Verdict::Pass | Verdict::Abstain => panic!("not refused: {name}"),
+            }
+        }
     }
 
     #[test]

@@ -294,16 +294,27 @@ impl Rules {
         let denied = statement.relations.iter().find(|relation| self.denies_relation(relation))?;
         let (name, access) = (clean(&denied.name), denied.access.as_str());
         let what = format!("{access} `{name}`, which it may not");
-        let instead = match &self.allow_relations {
+        let mut instead = match &self.allow_relations {
             Some(list) => format!("relations that may be touched are {}", RelationRule::shown(list)),
             None => "other relations may be touched".to_owned(),
         };
+        if self.asks_for_a_schema(denied) {
+            let written =
+                format!("; a name without its schema may be in any, with one (`public.{name}`) it is judged by that");
+            instead.push_str(&written);
+        }
         Some(refuse(RELATION_NOT_ALLOWED, statement, number, &what, &instead))
     }
 
     fn denies_relation(&self, relation: &Relation) -> bool {
         self.deny_relations.iter().any(|rule| rule.denies(relation))
             || self.allow_relations.as_ref().is_some_and(|list| !list.iter().any(|rule| rule.allows(relation)))
+    }
+
+    /// Returns whether a refused name lacks a schema with which it might not be refused.
+    fn asks_for_a_schema(&self, relation: &Relation) -> bool {
+        bare(&relation.name).is_none()
+            && !self.deny_relations.iter().any(|rule| rule.bare.is_none() && rule.denies(relation))
     }
 
     /// Returns whether any rule needs to know relations or functions.
@@ -313,6 +324,16 @@ impl Rules {
             || self.allow_relations.is_some()
             || !self.deny_relations.is_empty()
     }
+}
+
+/// Returns a relation's name without its schema, if it has one. A dot inside quotes makes none.
+fn bare(name: &str) -> Option<&str> {
+    let mut quoted = false;
+    let dot = name.char_indices().filter(|(_, c)| {
+        quoted ^= *c == '"';
+        *c == '.' && !quoted
+    });
+    dot.last().and_then(|(at, _)| name.get(at + 1..))
 }
 
 fn same_facts(one: &Statement, other: &Statement) -> bool {
@@ -446,9 +467,9 @@ impl RelationRule {
     /// What is written without a schema may be in any.
     fn denies(&self, relation: &Relation) -> bool {
         let name = &relation.name;
-        let anywhere = !name.contains('.') && self.bare.as_ref().is_some_and(|bare| bare.matches(name));
+        let anywhere = bare(name).is_none() && self.bare.as_ref().is_some_and(|bare| bare.matches(name));
         // What is written with one may be what a pattern without one means.
-        let bare = name.rsplit('.').next().unwrap_or(name);
+        let bare = bare(name).unwrap_or(name);
         let somewhere = self.bare.is_none() && self.name.matches(bare);
         self.access.contains(&relation.access) && (anywhere || somewhere || self.name.matches(name))
     }
@@ -527,6 +548,32 @@ mod tests {
             Verdict::Deny(denial) => assert!(denial.message.starts_with("statement 3 (`DROP TABLE`)"), "{denial:?}"),
             Verdict::Pass | Verdict::Abstain => panic!("not refused"),
         }
+    }
+
+    #[test]
+    fn a_refused_name_without_a_schema_is_told_that_one_with_it_would_be_judged_by_that() {
+        let told = |settings: &str, name: &str| {
+            let policy: StatementGuard = testing::configured(settings);
+            let mut request = testing::request("run_sql");
+            request.statements = vec![Statement {
+                class: StatementClass::Ddl,
+                tag: "CREATE TABLE".into(),
+                traits: StatementTraits::empty(),
+                relations: vec![Relation { name: name.into(), access: Access::Defines }],
+                functions: Vec::new(),
+                read_only_safe: false,
+                text: None,
+            }];
+            match policy.evaluate(&request).verdict {
+                Verdict::Deny(denial) => denial.message.contains(&format!("(`public.{name}`) it is judged by that")),
+                Verdict::Pass | Verdict::Abstain => panic!("not refused: {settings} {name}"),
+            }
+        };
+        assert!(told(r#"{"deny_relations":[{"name":"audit.*"}]}"#, "t"));
+        assert!(told(r#"{"deny_relations":[{"name":"audit.*"}]}"#, "\"a.b\""), "a dot in quotes makes no schema");
+        assert!(told(r#"{"allow_relations":[{"name":"public.*"}]}"#, "t"));
+        assert!(!told(r#"{"deny_relations":[{"name":"audit.*"}]}"#, "audit.t"));
+        assert!(!told(r#"{"deny_relations":[{"name":"audit.*"},{"name":"t"}]}"#, "t"), "it is denied with any schema");
     }
 
     #[test]

@@ -112,8 +112,15 @@ impl Engine for PostgresEngine {
     }
 
     async fn available_extensions(&self) -> Result<Vec<ExtensionInfo>, EngineError> {
+        let superuser = self.server.info().await?.superuser;
         let session = self.server.admin_session().await?;
-        extensions::available(&session, &self.server.settings().profile).await
+        extensions::available(&session, &self.server.settings().profile, superuser).await
+    }
+
+    async fn check_extensions(&self, wanted: &[String]) -> Result<(), EngineError> {
+        let superuser = self.server.info().await?.superuser;
+        let session = self.server.admin_session().await?;
+        extensions::plan(&session, &self.server.settings().profile, wanted, superuser).await.map(|_| ())
     }
 
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError> {

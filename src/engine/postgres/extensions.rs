@@ -14,6 +14,9 @@ use crate::model::{Code, Failure};
 /// Extensions that lead out of the sandbox: to other servers, to files, to arbitrary code.
 const NEVER: [&str; 4] = ["dblink", "postgres_fdw", "file_fdw", "adminpack"];
 
+/// The extension that is in every database from the start.
+const BUILT_IN: &str = "plpgsql";
+
 /// Who makes what, each list in the order of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -55,16 +58,21 @@ pub(super) fn is_never(name: &str) -> bool {
         || untrusted.iter().any(|language| name == *language || name.ends_with(&format!("_{language}")))
 }
 
-/// Returns what the server offers and a profile may have.
-pub(super) async fn available(session: &Client, profile: &str) -> Result<Vec<ExtensionInfo>, EngineError> {
+/// Returns what the server offers and a profile with such an admin may have.
+pub(super) async fn available(
+    session: &Client,
+    profile: &str,
+    superuser: bool,
+) -> Result<Vec<ExtensionInfo>, EngineError> {
     let offers = offers(session, profile).await?;
     Ok(offers
         .into_iter()
-        .filter(|(name, _)| !is_never(name))
+        .filter(|(name, offer)| !is_never(name) && (superuser || offer.owner_may))
         .map(|(name, offer)| ExtensionInfo {
             name,
             default_version: offer.version,
             trusted: offer.owner_may,
+            requires: offer.requires.into_iter().filter(|name| name != BUILT_IN).collect(),
             comment: offer.comment,
         })
         .collect())
@@ -84,7 +92,7 @@ pub(super) async fn plan(
 }
 
 fn arrange(offers: &BTreeMap<String, Offer>, wanted: &[String], superuser: bool) -> Result<Plan, Box<Failure>> {
-    let mut seen = BTreeSet::from(["plpgsql"]);
+    let mut seen = BTreeSet::from([BUILT_IN]);
     let mut chosen = Vec::new();
     for name in wanted {
         if is_never(name) {
@@ -100,17 +108,17 @@ fn arrange(offers: &BTreeMap<String, Offer>, wanted: &[String], superuser: bool)
             .hint("`list_extensions` names what is there; others come with packages of the server's machine")
             .into());
         };
-        if let Some(missing) = offer.requires.iter().find(|r| !seen.contains(r.as_str())) {
-            return Err(Failure::new(Code::InvalidExtensions, format!("extension `{name}` requires `{missing}`"))
-                .hint(format!("name `{missing}` before `{name}`, if it is allowed"))
-                .into());
-        }
         if !offer.owner_may && !superuser {
             return Err(Failure::new(
                 Code::ExtensionNotAllowed,
                 format!("extension `{name}` can be installed only by a superuser, which the profile's admin is not"),
             )
             .into());
+        }
+        if let Some(missing) = offer.requires.iter().find(|r| !seen.contains(r.as_str())) {
+            return Err(Failure::new(Code::InvalidExtensions, format!("extension `{name}` requires `{missing}`"))
+                .hint(format!("name `{missing}` before `{name}`, if it is allowed"))
+                .into());
         }
         seen.insert(name);
         chosen.push((name, offer));
@@ -207,6 +215,7 @@ mod tests {
     fn what_cannot_be_had_is_refused_by_name() {
         check(&["pg_buffercache"], false, Err(Code::ExtensionNotAllowed));
         check(&["earthdistance"], true, Err(Code::InvalidExtensions));
+        check(&["earthdistance"], false, Err(Code::ExtensionNotAllowed));
         check(&["nope"], true, Err(Code::ExtensionSetupRequired));
         for never in ["dblink", "postgres_fdw", "file_fdw", "plpython3u", "plperlu", "hstore_plpython3u"] {
             check(&[never], true, Err(Code::ExtensionNotAllowed));

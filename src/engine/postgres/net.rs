@@ -132,6 +132,18 @@ impl Stream {
         }
     }
 
+    /// Returns whether nothing has come that waits to be read, and the other end has not closed. Takes a byte of what has
+    /// come, so the stream is of no use after a `false`.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let mut byte = [0];
+        let read = match self {
+            Self::Tcp(s) => s.try_read(&mut byte),
+            Self::Unix(s) => s.try_read(&mut byte),
+            Self::Tls(s) => s.get_ref().0.try_read(&mut byte),
+        };
+        matches!(read, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Returns the `tls-server-end-point` channel binding (RFC 5929), where the certificate has one.
     pub(crate) fn channel_binding(&self) -> Option<Vec<u8>> {
         let Self::Tls(tls) = self else { return None };

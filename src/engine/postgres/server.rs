@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admin::{AdminSession, Login, LoginError, ident, refused};
-use super::managed::{ManagedCluster, ManagedSettings};
+use super::managed::{ADMIN_DATABASE, ManagedCluster, ManagedSettings};
 use super::{Credentials, Endpoint, PostgresUrl};
 use crate::engine::{EngineError, ServerInfo};
 use crate::model::{Code, Failure, fault};
@@ -243,14 +243,18 @@ impl PostgresServer {
     async fn search(&self) -> Result<Reach, EngineError> {
         let reach = match (&self.settings.source, &self.managed) {
             (ServerSource::Managed(_), Some(cluster)) => {
-                let running = cluster.ensure_running().await.map_err(|e| EngineError::Known(Box::new(e.into())))?;
+                let (running, session) =
+                    cluster.ensure_running().await.map_err(|e| EngineError::Known(Box::new(e.into())))?;
+                session.answers_within(ANSWER);
+                self.close_to_public(&session).await?;
                 let reach = Reach {
                     endpoint: running.endpoint,
                     admin: running.admin,
-                    database: "postgres".to_owned(),
+                    database: ADMIN_DATABASE.to_owned(),
                     connect_timeout: Duration::from_secs(10),
                 };
-                self.close_to_public(&reach).await?;
+                // Whoever looked for the server wants a session next; to log in takes longer than all else here.
+                self.state().idle.entry(reach.database.clone()).or_default().push((session, Instant::now()));
                 reach
             }
             (ServerSource::External(url), _) => Reach {
@@ -435,12 +439,7 @@ impl PostgresServer {
         let unsuited = |check, text: String, remedy: String| {
             Err(EngineError::unsuited(check, Code::InvalidConfiguration, text, remedy))
         };
-        if !MAJORS.contains(&major) {
-            let text = format!("the server of profile `{profile}` is PostgreSQL {major}");
-            let remedy =
-                format!("choose another server: versions {} to {} are supported", MAJORS.start(), MAJORS.end());
-            return unsuited("postgres.version", text, remedy);
-        }
+        check_major(profile, major)?;
         if let Some(wanted) = self.settings.major.filter(|wanted| *wanted != major) {
             return Err(other_major(profile, wanted, major));
         }
@@ -463,9 +462,8 @@ impl PostgresServer {
     }
 
     /// Makes sure that a managed cluster has its metadata database and that PUBLIC can enter none of ours.
-    async fn close_to_public(&self, reach: &Reach) -> Result<(), EngineError> {
+    async fn close_to_public(&self, session: &AdminSession) -> Result<(), EngineError> {
         let profile = &self.settings.profile;
-        let session = self.log_in(reach, &reach.database).await.map_err(|e| e.within(profile, &reach.admin.user))?;
         let exists = session
             .query_opt("SELECT 1 FROM pg_catalog.pg_database WHERE datname = $1", &[&METADATA_DATABASE])
             .await
@@ -549,6 +547,29 @@ impl Drop for PooledSession {
         let idle = state.idle.entry(std::mem::take(&mut self.database)).or_default();
         if idle.len() < SESSIONS_MAX {
             idle.push((session, now));
+        }
+    }
+}
+
+/// Refuses a server that this program was not made for.
+fn check_major(profile: &str, major: u16) -> Result<(), EngineError> {
+    if MAJORS.contains(&major) {
+        return Ok(());
+    }
+    let text = format!("the server of profile `{profile}` is PostgreSQL {major}");
+    let remedy = format!("choose another server: versions {} to {} are supported", MAJORS.start(), MAJORS.end());
+    Err(EngineError::unsuited("postgres.version", Code::InvalidConfiguration, text, remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn majors_are_taken_at_their_bounds_and_no_further() {
+        for (major, fits) in [(0, false), (12, false), (13, true), (14, true), (17, true), (18, true), (19, false)] {
+            let checked = check_major("local", major);
+            assert_eq!(checked.is_ok(), fits, "{major}: {checked:?}");
         }
     }
 }

@@ -133,6 +133,10 @@ pub(super) fn create(words: &Words<'_>) -> Reading {
     let tag = format!("CREATE {}", kind.join(" "));
     let reading = Reading::new(class, tag, detail(words, kind, kind == ["EXTENSION"]));
     match kind {
+        // Whatever relations it has are made there.
+        ["EXTENSION"] if words.find_outside(after, &["SCHEMA"]).is_some() => {
+            Reading { detail: Detail::Hidden, ..reading }
+        }
         ["FUNCTION" | "PROCEDURE"] => Reading { detail: Detail::Hidden, ..reading }.with(Traits::OPAQUE_BODY),
         ["INDEX"] => reading.autocommit(words.is(after, "CONCURRENTLY")),
         ["DATABASE" | "TABLESPACE"] => reading.autocommit(true),
@@ -201,10 +205,11 @@ fn create_schema(words: &Words<'_>, after: usize, mut reading: Reading) -> Readi
 pub(super) fn alter(words: &Words<'_>) -> Reading {
     let Some((class, kind, after)) = object(words) else { return unparsed() };
     let tag = format!("ALTER {}", kind.join(" "));
-    // The body is not touched; ALTER SCHEMA renames or gives away.
+    // The body is not touched. A schema that is given away stays; one that is renamed takes along what is in it.
     let names_nothing = matches!(kind, ["FUNCTION" | "PROCEDURE" | "ROUTINE" | "SCHEMA" | "STATISTICS"]);
     let reading = Reading::new(class, tag, detail(words, kind, names_nothing));
     match kind {
+        ["SCHEMA"] if words.is(after + 1, "RENAME") => Reading { detail: Detail::Hidden, ..reading },
         ["SYSTEM"] => reading.autocommit(true),
         ["TYPE"] => {
             let add_value = (after..words.len()).any(|index| words.are(index, &["ADD", "VALUE"]));

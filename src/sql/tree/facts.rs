@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    AlterTable, AlterTableOperation, ColumnOption, CommentObject, CopySource, CreateTable, CreateTableLikeKind, Expr,
-    FromTable, Function, GrantObjects, Ident, ObjectName, ObjectNamePart, ObjectType, Query, Select, SelectFlavor,
-    SetExpr, Statement, TableAlias, TableConstraint, TableFactor, TableObject, TableWithJoins, Visit, Visitor,
+    AlterIndexOperation, AlterTable, AlterTableOperation, ColumnOption, CommentObject, CopySource, CreateTable,
+    CreateTableLikeKind, Expr, FromTable, Function, GrantObjects, Ident, ObjectName, ObjectNamePart, ObjectType, Query,
+    RenameTableNameKind, Select, SelectFlavor, SetExpr, Statement, TableAlias, TableConstraint, TableFactor,
+    TableObject, TableWithJoins, Visit, Visitor,
 };
 
 use super::super::words::{cut, fold, quoted_if_dotted};
@@ -187,11 +188,15 @@ fn add_unvisited(statement: &Statement, walk: &mut Walk) {
                 walk.relation(name, Access::Reads);
             }
         }
-        Statement::AlterIndex { name, .. } => walk.relation(name, Access::Defines),
+        Statement::AlterIndex { name, operation } => {
+            let AlterIndexOperation::RenameIndex { index_name } = operation;
+            walk.relation(name, Access::Defines);
+            walk.neighbour(name, index_name);
+        }
         Statement::CreateIndex(index) => {
             // It is made in the schema of its table.
             if let Some(name) = &index.name {
-                walk.relation(name, Access::Defines);
+                walk.neighbour(&index.table_name, name);
             }
         }
         Statement::CreateSequence { name, .. } => walk.relation(name, Access::Defines),
@@ -269,6 +274,10 @@ fn add_table_parts(table: &CreateTable, walk: &mut Walk) {
 fn add_alter_parts(table: &AlterTable, walk: &mut Walk) {
     for operation in &table.operations {
         match operation {
+            AlterTableOperation::RenameTable { table_name } => {
+                let (RenameTableNameKind::To(new) | RenameTableNameKind::As(new)) = table_name;
+                walk.neighbour(&table.name, new);
+            }
             AlterTableOperation::AddConstraint { constraint, .. } => add_constraint(constraint, walk),
             AlterTableOperation::AddColumn { column_def, .. } => {
                 for option in &column_def.options {
@@ -354,6 +363,18 @@ impl Walk {
             }
             None => self.facts.complete = false,
         }
+    }
+
+    /// Adds what appears under the name `new` in the schema of `name`.
+    fn neighbour(&mut self, name: &ObjectName, new: &ObjectName) {
+        let new = new.0.last().and_then(ObjectNamePart::as_ident).map(folded);
+        let (Some(mut parts), Some(new)) = (parts(name), new) else {
+            self.facts.complete = false;
+            return;
+        };
+        parts.pop();
+        parts.push(new);
+        self.facts.relations.insert(Relation { name: joined(&parts), access: Access::Defines });
     }
 
     fn call(&mut self, function: &Function) {

@@ -358,3 +358,35 @@ async fn data_of_another_major_is_named_with_the_programs_it_wants() {
     );
     assert!(error.remedy().contains("PGSANDBOX_POSTGRES_9_BIN_DIR"), "{}", error.remedy());
 }
+
+#[tokio::test]
+async fn ports_are_tried_up_to_a_bound_and_a_log_is_put_aside_over_one() {
+    const PORTS: u16 = 100;
+    const LOG_BYTES: u64 = 8 << 20;
+    let place = place();
+    let cluster = place.cluster();
+    assert!(cluster.init().await.unwrap());
+    // What cannot be taken is taken already.
+    let first = place.settings.port_first;
+    let mut taken: Vec<_> = (first..first + PORTS).map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).collect();
+    let beyond = first + PORTS;
+    let refused = cluster.start().await.unwrap_err();
+    assert!(matches!(refused, ManagedError::NoPort(..)), "{refused}");
+    // Somebody else may have it by now, and nobody the one beyond: that one is never tried.
+    taken.pop();
+    if let Ok(started) = cluster.start().await {
+        assert_eq!(started.port, Some(beyond - 1));
+        assert!(cluster.stop().await.unwrap());
+    }
+    drop(taken);
+
+    let log = place.directory().join("log/server.log");
+    let aside = log.with_file_name("server.log.1");
+    for (bytes, put_aside) in [(LOG_BYTES - 1, false), (LOG_BYTES, false), (LOG_BYTES + 1, true)] {
+        std::fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(bytes).unwrap();
+        cluster.start().await.unwrap();
+        assert_eq!(aside.exists(), put_aside, "{bytes}");
+        assert!(cluster.stop().await.unwrap());
+    }
+    assert_eq!(aside.metadata().unwrap().len(), LOG_BYTES + 1);
+}

@@ -1,8 +1,11 @@
 //! What callers ask for and get: arguments and results at, just under and just over each bound, through the real program.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 
-use crate::hostile::{Session, code};
+use crate::crash::query;
+use crate::hostile::{Session, code, wait};
 use crate::program::{Home, Stdio, Transport};
 
 /// Calls an operation and expects a code.
@@ -148,5 +151,43 @@ fn input_of_a_command_and_a_line_of_the_protocol_are_read_up_to_their_bounds() {
         let answer = stdio.message(std::time::Duration::from_secs(60)).unwrap();
         assert_eq!(answer.get("result").is_some(), fits, "{bytes}: {answer}");
         assert_eq!(answer.get("error").is_some(), !fits, "{bytes}: {answer}");
+    }
+}
+
+/// The sessions that one sandbox has out at once, as one of its roles.
+const SESSIONS: usize = 8;
+
+#[test]
+fn the_time_a_call_declares_covers_its_wait_for_a_session() {
+    let home = Home::fresh();
+    let mut it = Session::start(&home);
+    let sleeping =
+        "from pg_stat_activity where query like '%pg_sleep(555)%' and state = 'active' and pid <> pg_backend_pid()";
+    let count = || query(&home, &format!("select count(*) {sleeping}"))[0][0].parse::<usize>().unwrap();
+    let call = |seconds: u64, sql: &str| {
+        let input = json!({"databaseId": it.id, "sql": sql, "timeoutSeconds": seconds});
+        json!({"name": "run_sql", "arguments": input})
+    };
+    let (sleep, quick, patient) = (call(300, "select pg_sleep(555)"), call(1, "select 1"), call(300, "select 1"));
+    let mut sleepers: Vec<u64> = (1..SESSIONS).map(|_| it.stdio.begin("tools/call", sleep.clone())).collect();
+    wait(Duration::from_secs(100), || count() == SESSIONS - 1);
+    // One is left, and one who comes has it at once.
+    let answer = it.stdio.request("tools/call", call(300, "select 1"));
+    assert_eq!(code(&answer["result"]["structuredContent"]), "ok", "{answer:#}");
+    sleepers.push(it.stdio.begin("tools/call", sleep));
+    wait(Duration::from_secs(100), || count() == SESSIONS);
+    let answer = it.stdio.request("tools/call", quick);
+    let envelope = &answer["result"]["structuredContent"];
+    assert_eq!(code(envelope), "command_timeout", "{envelope:#}");
+    assert!(envelope["errors"][0]["message"].as_str().unwrap().contains("within 1000 ms"), "{envelope:#}");
+    assert_eq!(count(), SESSIONS, "all were out for all of that second");
+    // Who has time waits for the first that comes back.
+    let waiting = it.stdio.begin("tools/call", patient);
+    query(&home, &format!("select pg_terminate_backend(pid) {sleeping}"));
+    let answer = it.stdio.answer(waiting);
+    assert_eq!(code(&answer["result"]["structuredContent"]), "ok", "{answer:#}");
+    for sleeper in sleepers {
+        let answer = it.stdio.answer(sleeper);
+        assert_ne!(code(&answer["result"]["structuredContent"]), "ok", "{answer:#}");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pgsandbox::model::{Code, Failure, SandboxId};
 use pgsandbox::sandbox::{CleanupFilter, Profile, ProfileSettings};
-use pgsandbox::store::{Find, Inert, StoreError};
+use pgsandbox::store::{Find, Inert, Sessions as _, StoreError};
 
 use crate::toy_engine::{Ground, Setup, Toy, any_permit, create, settings, upkeep};
 
@@ -131,5 +131,27 @@ fn no_profile_lets_live_for_longer_than_a_hundred_years() {
     for (minutes, fits) in [(0, false), (1, true), (CEILING - 1, true), (CEILING, true), (CEILING + 1, false)] {
         let code = profile(minutes).err().map(|failure| failure.code);
         assert_eq!(code, (!fits).then_some(Code::InvalidConfiguration), "{minutes}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_nobody_uses_are_kept_up_to_a_bound() {
+    const KEPT: i64 = 4;
+    for (used, kept) in [(KEPT - 1, KEPT - 1), (KEPT, KEPT), (KEPT + 1, KEPT)] {
+        let ground = Ground::new();
+        let sessions = ground.sessions();
+        let mut out = Vec::new();
+        for _ in 0..used {
+            out.push(sessions.session().await.unwrap());
+        }
+        drop(out);
+        let open = "select count(*) from pg_stat_activity
+                    where datname = current_database() and pid <> pg_backend_pid()";
+        // The last to go may still be there.
+        while ground.count(open).await > kept {}
+        assert_eq!(ground.count(open).await, kept, "of {used}");
+        let again = sessions.session().await.unwrap();
+        assert_eq!(ground.count(open).await, kept, "one is used again");
+        drop(again);
     }
 }

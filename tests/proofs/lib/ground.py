@@ -212,8 +212,9 @@ class Ground:
                 continue
             again = server.call(operation, arguments)
             code = None if again["ok"] else again["errors"][0]["code"]
-            # What it was about may be gone by now, by its own removal, or not be what it was.
-            allowed = {None, "database_not_found", "sandbox_expired"} | ({"quota_exceeded"} if play.strict else set())
+            # What it was about may be gone by now, by its own removal, or not be what it was; what was to be made is not.
+            gone = set() if operation == "create_database" else {"database_not_found", "sandbox_expired"}
+            allowed = {None} | gone | ({"quota_exceeded"} if play.strict else set())
             if code not in allowed:
                 faults.append(f"{operation} was to be called again, and then came {again['errors']}")
             if again["ok"] and operation == "create_database":

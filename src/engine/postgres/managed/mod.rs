@@ -30,6 +30,8 @@ use crate::model::{Secret, TlsMode};
 
 /// The superuser of managed clusters.
 pub const ADMIN_ROLE: &str = "pgsandbox_admin";
+/// The database that the superuser administers from.
+pub(super) const ADMIN_DATABASE: &str = "postgres";
 /// Where the search for a free port begins: far from 5432, and from what systems hand out.
 pub const PORT_FIRST: u16 = 65432;
 /// How long one process waits for another that initialises or starts the cluster.
@@ -210,24 +212,26 @@ impl ManagedCluster {
         self.existing().map(|p| p.data())
     }
 
-    /// Returns how the cluster is reached if it runs; fails if it runs and does not answer. Starts nothing.
-    async fn running(&self) -> Result<Option<Running>, ManagedError> {
+    /// Returns how the cluster is reached if it runs, and the session that found out; fails if it runs and does not
+    /// answer. Starts nothing.
+    async fn running(&self) -> Result<Option<(Running, AdminSession)>, ManagedError> {
         let Some(paths) = self.existing() else { return Ok(None) };
         let Some(running) = self.address(&paths)? else { return Ok(None) };
-        match self.log_in(&paths, &running).await {
-            Ok(()) => {}
+        let session = match self.log_in(&paths, &running).await {
+            Ok(session) => session,
             Err(error) if error.is_silence() => return Err(silent(&paths)),
             Err(error) if error.sqlstate() == Some(CONNECTIONS_USED_UP) => {
                 return Err(ManagedError::Full(paths.directory));
             }
             Err(_) => return Ok(None),
-        }
+        };
         self.remember(Some(running.clone()));
-        Ok(Some(running))
+        Ok(Some((running, session)))
     }
 
-    /// Makes the cluster answer, whatever that takes.
-    pub(super) async fn ensure_running(&self) -> Result<Running, ManagedError> {
+    /// Makes the cluster answer, whatever that takes. Returns with it the admin's session, in [`ADMIN_DATABASE`], that it
+    /// answered to.
+    pub(super) async fn ensure_running(&self) -> Result<(Running, AdminSession), ManagedError> {
         if Home::recognise(&self.settings.home)?
             && let Some(running) = self.running().await?
         {
@@ -251,12 +255,12 @@ impl ManagedCluster {
     }
 
     /// Waits until the server lets the admin in.
-    async fn come_up(&self, paths: &Paths) -> Result<Running, ManagedError> {
+    async fn come_up(&self, paths: &Paths) -> Result<(Running, AdminSession), ManagedError> {
         let running = self.address(paths)?.ok_or_else(|| ManagedError::Start("it has no port".to_owned()))?;
         let until = tokio::time::Instant::now() + READY_WAIT;
-        loop {
+        let session = loop {
             match self.log_in(paths, &running).await {
-                Ok(()) => break,
+                Ok(session) => break session,
                 Err(e) if e.is_silence() => return Err(silent(paths)),
                 Err(e) if e.is_unreachable() && tokio::time::Instant::now() < until => {
                     // it came up and went down again, for want of disk for instance
@@ -267,26 +271,27 @@ impl ManagedCluster {
                 }
                 Err(e) => return Err(ManagedError::Start(e.to_string())),
             }
-        }
+        };
         self.remember(Some(running.clone()));
-        Ok(running)
+        Ok((running, session))
     }
 
     /// Logs in, and makes sure that who answers serves this cluster's data: of a state directory that was copied or
     /// moved, another's server may answer in the place of its own.
-    async fn log_in(&self, paths: &Paths, running: &Running) -> Result<(), LoginError> {
+    async fn log_in(&self, paths: &Paths, running: &Running) -> Result<AdminSession, LoginError> {
         let login = Login {
             endpoint: &running.endpoint,
             credentials: &running.admin,
-            database: "postgres",
+            database: ADMIN_DATABASE,
             timeout: LOGIN_WAIT,
             answer: LOGIN_WAIT,
         };
-        let session = AdminSession::open(&login, Some(super::admin::MAJOR_MIN)).await?;
+        // Its data says of which major the server is.
+        let session = AdminSession::open(&login, Some(paths.major)).await?;
         let lost = |error: tokio_postgres::Error| LoginError::Lost(Chain(&error).to_string());
         let row = session.query_one("SELECT pg_catalog.current_setting('data_directory')", &[]).await.map_err(lost)?;
         if process::serves(paths, Path::new(row.get::<_, &str>(0))) {
-            return Ok(());
+            return Ok(session);
         }
         Err(LoginError::Lost("another cluster's server answers".to_owned()))
     }

@@ -491,6 +491,27 @@ mod tests {
     }
 
     #[test]
+    fn names_of_others_are_passed_over_up_to_a_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(&dir.path().join("x".repeat(90)), 15);
+        fs::create_dir_all(&paths.directory).unwrap();
+        let first = socket_dir(&paths, None).unwrap();
+        let name = first.file_name().unwrap().to_str().unwrap().strip_suffix('0').unwrap();
+        let other = |n: u32| first.with_file_name(format!("{name}{n}"));
+        fs::remove_dir(&first).unwrap();
+        for taken in 0..SOCKET_DIRS_TRIED_MAX {
+            assert_eq!(socket_dir(&paths, None).unwrap(), other(taken));
+            fs::remove_dir(other(taken)).unwrap();
+            // Whatever is there and no folder of ours.
+            fs::write(other(taken), "").unwrap();
+        }
+        let refused = socket_dir(&paths, None);
+        (0..SOCKET_DIRS_TRIED_MAX).for_each(|taken| fs::remove_file(other(taken)).unwrap());
+        assert!(!other(SOCKET_DIRS_TRIED_MAX).exists());
+        assert!(refused.is_err(), "{refused:?}");
+    }
+
+    #[test]
     fn a_process_that_is_no_server_of_ours_is_told_apart() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!is_our_server(std::process::id(), dir.path()));

@@ -43,6 +43,11 @@ impl Channel {
         &self.stream
     }
 
+    /// Returns whether nothing has come that was not read, the end of the stream included. Takes a byte of what has.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.inbox.is_empty() && self.stream.is_quiet()
+    }
+
     /// Returns the place for messages to be sent; they leave with the next read, or [`Channel::flush`].
     pub(super) fn out(&mut self) -> &mut BytesMut {
         &mut self.outbox
@@ -156,6 +161,8 @@ impl Channel {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::AsyncWriteExt;
     use tokio::net::UnixStream;
 
@@ -176,6 +183,25 @@ mod tests {
         let found = channel.want(1 << 20).await.map(<[u8]>::len);
         assert!(matches!(found, Err(WireError::Lost(_))), "{found:?}");
         assert!(channel.inbox.capacity() <= 2 * READ_BYTES);
+    }
+
+    #[tokio::test]
+    async fn what_came_unasked_is_seen_and_so_is_the_end() {
+        async fn is_seen(channel: &Channel) -> bool {
+            let seen = async {
+                while channel.is_quiet() {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(10), seen).await.is_ok()
+        }
+        let (channel, mut server) = pair();
+        assert!(channel.is_quiet());
+        server.write_all(b"E").await.unwrap();
+        assert!(is_seen(&channel).await);
+        let (channel, server) = pair();
+        drop(server);
+        assert!(is_seen(&channel).await);
     }
 
     #[tokio::test]

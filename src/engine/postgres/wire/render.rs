@@ -109,9 +109,13 @@ fn survives(text: &str, embed: Embed) -> bool {
     sound && (embed == Embed::Verbatim || numbers(text).all(stays_the_same))
 }
 
-/// Returns whether a number has the same digits after it has been a `serde_json::Number`.
+/// Returns whether a number has the same digits after it has been an integer of 64 bits or a double, which is what most
+/// readers make of it.
 fn stays_the_same(number: &str) -> bool {
-    serde_json::from_str::<serde_json::Number>(number).is_ok_and(|n| n.to_string() == number)
+    let double = |n: f64| serde_json::Number::from_f64(n).is_some_and(|n| n.to_string() == number);
+    number.parse::<i64>().is_ok_and(|n| n.to_string() == number)
+        || number.parse::<u64>().is_ok_and(|n| n.to_string() == number)
+        || number.parse::<f64>().is_ok_and(double)
 }
 
 /// Returns the numbers in `json`, which is valid.

@@ -87,6 +87,12 @@ impl SandboxSession {
         self.connection.in_step && self.connection.pinned.check().is_ok() && !self.target.is_cancelled()
     }
 
+    /// Returns whether the server has said nothing since the last answer: it ends a session by a message, or by closing
+    /// the connection. What it said is lost; a session that is not quiet is not usable further.
+    pub fn is_quiet(&self) -> bool {
+        self.connection.channel.is_quiet()
+    }
+
     /// Returns the process id of the server's backend, for an administrator to end it.
     pub fn process_id(&self) -> i32 {
         self.target.process_id()

@@ -3,6 +3,7 @@
 //! What holds: what comes out are lines of JSON-RPC 2.0 and nothing else; a request is answered exactly once, with its own
 //! id; what is no request is answered at most with an error; and the program goes on.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -83,6 +84,8 @@ struct Program {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
+    /// Ids whose answers nobody has waited for: one may come as late as it likes.
+    loose: BTreeSet<String>,
 }
 
 impl Mcp {
@@ -121,7 +124,7 @@ impl Mcp {
                 line.clear();
             }
         });
-        let mut program = Program { child, input, lines };
+        let mut program = Program { child, input, lines, loose: BTreeSet::new() };
         let hello = json!({"jsonrpc": "2.0", "id": "hello", "method": "initialize", "params": {
             "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "fuzz", "version": "1"}}});
         let done = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
@@ -150,7 +153,10 @@ impl Mcp {
         let written = program.input.write_all(&bytes).and_then(|()| program.input.flush());
         let mut answers = Vec::new();
         let mut answered = false;
-        let expected = expected(frames);
+        let asked = ids(frames);
+        let mut expected = expected(frames);
+        expected.retain(|id| !program.loose.contains(&id.to_string()));
+        program.loose.extend(asked.iter().filter(|id| !expected.contains(id)).map(ToString::to_string));
         loop {
             let all = answered && expected.iter().all(|id| answers.iter().any(|a: &Value| a.get("id") == Some(id)));
             if all {
@@ -199,6 +205,13 @@ impl Mcp {
         kinds.truncate(3);
         Ok(format!("{kinds:?}"))
     }
+}
+
+/// Returns every id in the frames.
+fn ids(frames: &[u8]) -> Vec<Value> {
+    let lines =
+        frames.split(|b| *b == b'\n').map(|line| line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii());
+    lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok()?.get("id").cloned()).collect()
 }
 
 /// Returns the ids that are asked for once by lines that are requests, whatever their method.

@@ -1,0 +1,282 @@
+//! What ends after its time. Here every deadline is some seconds, and what is waited for takes minutes: each answer comes
+//! long before that, is a typed one, and leaves everything in order.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio as Pipe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pgsandbox::engine::EngineError;
+use pgsandbox::engine::postgres::{PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, NoTls};
+
+use crate::crash::{config, query, settle};
+use crate::harness::{cluster, kill};
+use crate::hostile::{code, wait};
+use crate::program::{Home, Stdio, Transport};
+
+/// What every deadline is shortened to.
+const DEADLINE_MS: &str = "3000";
+/// What is given up is given up in less than this, on however busy a machine; what it waited for takes longer.
+const IN_TIME: Duration = Duration::from_secs(100);
+const TOO_LONG_MS: u64 = 200_000;
+
+/// Starts the program with its deadlines shortened, and something that is late.
+fn under(home: &Home, faults: &str) -> Stdio {
+    let variables = [
+        ("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS),
+        ("PGSANDBOX_TEST_INTERVAL_MS", "300"),
+        ("PGSANDBOX_TEST_FAULTS", faults),
+    ];
+    Stdio::start_with(home, &variables, Pipe::inherit())
+}
+
+fn late(point: &str) -> String {
+    format!("{point}=delay:{TOO_LONG_MS}")
+}
+
+/// Calls, and expects a code before what is waited for could have come.
+fn check(stdio: &mut Stdio, operation: &str, input: &Value, expected: &str) -> Value {
+    let begun = Instant::now();
+    let reply = stdio.call(operation, input);
+    assert_eq!(code(&reply), expected, "{operation}: {reply:#}");
+    assert!(begun.elapsed() < IN_TIME, "{operation} took {:?}", begun.elapsed());
+    reply
+}
+
+/// A transaction of the superuser's that keeps what it has locked until this is dropped.
+struct Held {
+    runtime: Runtime,
+    client: Option<Client>,
+}
+
+impl Held {
+    fn new(home: &Home, database: &str, sql: &str) -> Self {
+        Self::with(config(home).dbname(database), sql)
+    }
+
+    fn with(config: &tokio_postgres::Config, sql: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let client = runtime.block_on(async {
+            let (client, connection) = config.connect(NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client.batch_execute(&format!("begin; {sql}")).await.unwrap();
+            client
+        });
+        Self { runtime, client: Some(client) }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take() {
+            let ended = self.runtime.block_on(client.batch_execute("rollback"));
+            assert!(ended.is_ok() || std::thread::panicking(), "{ended:?}");
+        }
+    }
+}
+
+/// A sandbox made without any fault, with the name of its database.
+fn make(home: &Home) -> (String, String) {
+    let mut stdio = Stdio::start(home);
+    let made = check(&mut stdio, "create_database", &json!({"nameHint": "kept"}), "ok");
+    assert!(stdio.finish().success());
+    let text = |field: &str| made["result"][field].as_str().unwrap().to_owned();
+    (text("databaseId"), text("databaseName"))
+}
+
+#[test]
+fn plans_that_take_too_long_are_answered_and_taken_back_or_tried_again() {
+    let home = Home::fresh();
+    let (id, _) = make(&home);
+    // A creation is taken back before its answer.
+    let mut stdio = under(&home, &late("plan.create.open-database.before"));
+    check(&mut stdio, "create_database", &json!({"nameHint": "late"}), "command_timeout");
+    let left = "select count(*) from pg_database where datname like 'pgsandbox\\_late%'";
+    assert_eq!(query(&home, left), [["0"]]);
+    assert!(stdio.finish().success());
+    // A removal goes on behind its answer, and the step that took too long is tried again.
+    let mut stdio = under(&home, &late("plan.delete.drop-database.before"));
+    let reply = check(&mut stdio, "delete_database", &json!({"databaseId": id, "wait": true}), "ok");
+    assert_eq!(reply["result"]["state"], "deleting", "{reply:#}");
+    settle(&home);
+    assert!(stdio.finish().success());
+    // A program that ends does not wait for a removal that does not.
+    let (id, name) = make(&home);
+    let mut stdio = under(&home, &late("store.finish-delete"));
+    check(&mut stdio, "delete_database", &json!({"databaseId": id}), "ok");
+    wait(IN_TIME, || query(&home, &format!("select count(*) from pg_database where datname = '{name}'")) == [["0"]]);
+    let begun = Instant::now();
+    assert!(stdio.finish().success());
+    assert!(begun.elapsed() < IN_TIME, "it ended after {:?}", begun.elapsed());
+    let mut stdio = under(&home, "");
+    check(&mut stdio, "list_databases", &json!({}), "ok");
+    settle(&home);
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn servers_that_say_nothing_and_rows_that_are_held_are_given_up() {
+    let home = Home::fresh();
+    let (id, name) = make(&home);
+    let (other, other_name) = make(&home);
+    let mut stdio = under(&home, "");
+    let told = json!({"databaseId": id});
+    check(&mut stdio, "get_connection_string", &told, "ok");
+    let held = Held::new(&home, "pgsandbox", "lock table pgsandbox.sandboxes in access exclusive mode");
+    check(&mut stdio, "get_connection_string", &told, "postgres_connection_failed");
+    drop(held);
+    check(&mut stdio, "get_connection_string", &told, "ok");
+
+    check(&mut stdio, "list_extensions", &json!({"databaseId": id}), "ok");
+    let held = Held::new(&home, &name, "lock table pg_catalog.pg_extension in access exclusive mode");
+    check(&mut stdio, "list_extensions", &json!({"databaseId": id}), "postgres_connection_failed");
+    drop(held);
+    check(&mut stdio, "list_extensions", &json!({"databaseId": id}), "ok");
+
+    // The same where the admin's own session asks.
+    check(&mut stdio, "list_extensions", &json!({}), "ok");
+    let held = ["postgres", "pgsandbox"]
+        .map(|database| Held::new(&home, database, "lock table pg_catalog.pg_extension in access exclusive mode"));
+    check(&mut stdio, "list_extensions", &json!({}), "postgres_connection_failed");
+    drop(held);
+
+    // A login that is to be given back, of a role that somebody holds.
+    let withheld = format!(
+        "alter role {name}_role nologin; update pgsandbox.sandboxes set login_withheld = true where id = '{id}'"
+    );
+    let one = json!({"databaseId": id, "sql": "select 1"});
+    check(&mut stdio, "run_sql", &one, "ok");
+    // Upkeep would be at it as well, and its turn be in the way of the call's.
+    assert!(stdio.finish().success());
+    query(&home, &withheld);
+    let variables =
+        [("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS), ("PGSANDBOX_TEST_FAULTS", "store.logins-due=fail@1+")];
+    let mut stdio = Stdio::start_with(&home, &variables, Pipe::inherit());
+    let held = Held::new(&home, "pgsandbox", &format!("alter role {name}_role valid until 'infinity'"));
+    let reply = check(&mut stdio, "run_sql", &one, "busy");
+    assert!(reply["errors"][0]["message"].as_str().unwrap().contains("did not end in time"), "{reply:#}");
+    drop(held);
+    check(&mut stdio, "run_sql", &one, "ok");
+    assert!(stdio.finish().success());
+    let stands = format!(
+        "select rolcanlogin and not login_withheld and not login_turning from pg_roles, pgsandbox.sandboxes
+         where rolname = '{name}_role' and id = '{id}'"
+    );
+    assert_eq!(query(&home, &stands), [["t"]]);
+
+    // The same with all the time there is: what is tried again is tried so often and no more.
+    query(&home, &withheld);
+    let mut stdio = Stdio::start_with(&home, &[("PGSANDBOX_TEST_FAULTS", "store.logins-due=fail@1+")], Pipe::inherit());
+    let held = Held::new(&home, "pgsandbox", &format!("alter role {name}_role valid until 'infinity'"));
+    let reply = check(&mut stdio, "run_sql", &one, "busy");
+    assert!(!reply["errors"][0]["message"].as_str().unwrap().contains("did not end in time"), "{reply:#}");
+    // So it is where every way in is to be taken: the removal goes on later.
+    check(&mut stdio, "delete_database", &json!({"databaseId": id, "wait": true}), "busy");
+    drop(held);
+    // And where the roles are to be dropped, which need nothing that was held so far.
+    // By somebody whose transactions are none of ours to end.
+    query(&home, "create role somebody superuser login password 'x'");
+    let somebody = config(&home).user("somebody").password("x").clone();
+    let held = Held::with(&somebody, &format!("comment on role {other_name}_role is 'held'"));
+    check(&mut stdio, "delete_database", &json!({"databaseId": other, "wait": true}), "busy");
+    let dropped = format!("select count(*) from pg_database where datname = '{other_name}'");
+    assert_eq!(query(&home, &dropped), [["0"]]);
+    drop(held);
+    settle(&home);
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn a_kept_session_that_gives_no_sign_of_life_is_left_for_another() {
+    /// For longer than a session is trusted without one.
+    const IDLE: Duration = Duration::from_millis(400);
+    let home = Home::fresh();
+    make(&home);
+    let mut stdio = Stdio::start_with(&home, &[("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS)], Pipe::inherit());
+    check(&mut stdio, "list_databases", &json!({}), "ok");
+    let idle = "select pid from pg_stat_activity where usename = 'pgsandbox_admin' and state = 'idle'
+                and pid <> pg_backend_pid()";
+    let sessions = query(&home, idle);
+    assert!(!sessions.is_empty());
+    let all = |signal: Signal| sessions.iter().for_each(|row| kill(&row[0], signal));
+    all(Signal::STOP);
+    std::thread::sleep(IDLE);
+    check(&mut stdio, "list_databases", &json!({}), "ok");
+    all(Signal::CONT);
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn a_program_whose_client_is_gone_ends_whatever_still_runs() {
+    let home = Home::fresh();
+    let (id, _) = make(&home);
+    let mut stdio = under(&home, "");
+    let sleep = json!({"databaseId": id, "sql": "select pg_sleep(250)", "timeoutSeconds": 300});
+    stdio.begin("tools/call", json!({"name": "run_sql", "arguments": sleep}));
+    let sleeps = "select count(*) from pg_stat_activity where query like '%pg_sleep(250)%' and state = 'active'
+                  and pid <> pg_backend_pid()";
+    wait(IN_TIME, || query(&home, sleeps) == [["1"]]);
+    // Nor does it wait for a list of servers that somebody holds.
+    let held = Held::new(&home, "pgsandbox", "lock table pgsandbox.servers in access exclusive mode");
+    let begun = Instant::now();
+    assert!(stdio.finish().success());
+    assert!(begun.elapsed() < IN_TIME, "it ended after {:?}", begun.elapsed());
+    drop(held);
+}
+
+#[test]
+fn programs_of_a_server_that_hang_are_passed_over_or_given_up() {
+    let home = Home::fresh();
+    let folder = home.path().join("bin");
+    fs::create_dir(&folder).unwrap();
+    let write = |name: &str, script: &str| {
+        let path = folder.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let says = "echo 'postgres (PostgreSQL) 17.99'";
+    let hangs = format!("exec sleep {}", TOO_LONG_MS / 1000);
+    for name in ["initdb", "pg_ctl"] {
+        write(name, &hangs);
+    }
+    let home = home
+        .with("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS)
+        .with("PGSANDBOX_POSTGRES_17_BIN_DIR", folder.to_str().unwrap())
+        .with("PGSANDBOX_POSTGRES_VERSION", "17");
+    // One that does not say its version is none that is there; one that hangs while it makes a cluster is given up.
+    for (script, expected) in [(says, "local_postgres_unavailable"), (&hangs, "postgres_version_unavailable")] {
+        write("postgres", script);
+        let mut stdio = Stdio::start(&home);
+        check(&mut stdio, "create_database", &json!({}), expected);
+        assert!(stdio.finish().success());
+    }
+    assert!(!home.state().join("postgres/postgres/17/data").exists());
+}
+
+#[tokio::test]
+async fn a_session_of_the_admins_is_waited_for_and_then_the_program_is_busy() {
+    const SESSIONS: usize = 8;
+    let url = PostgresUrl::parse(&cluster().superuser_url(), UrlOrigin::Operator).unwrap();
+    let mut settings = PostgresSettings::new("local", "waits", ServerSource::External(url));
+    assert_eq!(settings.session_wait, Duration::from_secs(30));
+    settings.session_wait = Duration::from_millis(300);
+    let server: Arc<PostgresServer> = PostgresServer::new(settings);
+    let mut sessions = Vec::new();
+    for _ in 0..SESSIONS {
+        sessions.push(server.admin_session().await.unwrap());
+    }
+    let error = server.admin_session().await.map(drop).unwrap_err();
+    assert!(matches!(error, EngineError::Busy { sessions: 8, .. }), "{error:?}");
+    // Who waits has the first that comes back.
+    let waiting = tokio::spawn({
+        let server = Arc::clone(&server);
+        async move { server.admin_session().await.map(drop) }
+    });
+    sessions.pop();
+    waiting.await.unwrap().unwrap();
+}
