@@ -263,7 +263,9 @@ impl Operation for RunSql {
         let outcome = {
             let running = async {
                 let outcome = work.run(&mut session, started).await;
-                if !work.read_only || !lacks_a_right(&outcome) {
+                // Giving rights is writing, which a policy's demand rules out.
+                let must_only_read = !permit.grant().obligations.read_only.is_empty();
+                if !work.read_only || must_only_read || !lacks_a_right(&outcome) {
                     return outcome;
                 }
                 match call.core.restore_reads(&permit, id, started + work.timeout).await {
