@@ -427,8 +427,9 @@ proptest! {
 /// Returns whether a text has more than blanks, comments, semicolons and lines that are stepped over.
 fn is_code(text: &str) -> bool {
     let text = text.replace("\\restrict x\n", "").replace("\\.\n", "").replace('\u{feff}', "");
-    // What is left of a `\restrict` line runs to the end of the line.
-    let text = text.lines().filter(|line| !line.trim_start().starts_with("\\restrict")).collect::<Vec<_>>().join("\n");
+    // What is left of a `\restrict` line runs to the end of the line, and the last line may have no end.
+    let stepped_over = |line: &str| line.trim_start().starts_with("\\restrict") || line == "\\.";
+    let text = text.lines().filter(|line| !stepped_over(line)).collect::<Vec<_>>().join("\n");
     let quiet = |kind| matches!(kind, TokenKind::Space | TokenKind::Comment | TokenKind::Semicolon);
     tokens(&text).is_ok_and(|all| all.iter().any(|t| !quiet(t.kind)))
 }
