@@ -30,6 +30,8 @@ import urllib.parse
 
 ANSWER_SECONDS = 600
 CALL_SECONDS = 300
+# What a single statement may be refused with before it is sent, where psql's fails as well.
+STATEMENTS_REFUSED = ("extension_not_allowed",)
 # Files that the program refuses before anything is sent, with the code. Any other failure of a whole call is a difference.
 REFUSALS = {
     "harbor": [(r"initial-registry", "sql_too_complex")],  # goes to another database by a command of psql
@@ -248,8 +250,11 @@ def compare_file(row, name, sql, ours, twin, verbose):
         return
     result = envelope["result"]
     seen = {entry["statementIndex"]: None for entry in result["resultSets"]}
+    refused = {}
     for failure in result.get("statementFailures", []):
         seen[failure["statementIndex"]] = (failure.get("sqlstate"), failure["message"])
+        if failure["code"] in STATEMENTS_REFUSED:
+            refused[failure["statementIndex"]] = f"{failure['code']}: {failure['message']}"
     theirs = twin.psql(sql)
     row.statements += len(seen)
     if sorted(seen) != list(range(1, len(theirs) + 1)):
@@ -262,6 +267,9 @@ def compare_file(row, name, sql, ours, twin, verbose):
             row.states[one[0]] = row.states.get(one[0], 0) + 1
             if verbose:
                 print(f"  {name} #{index}: {one[0]} {one[1]}")
+        elif other and index in refused:
+            row.refused += 1
+            row.refusals.append(f"{name} #{index}: {refused[index]}; psql {other[0]}")
         elif one != other:
             row.differences.append(f"{name} #{index}: here {one}, psql {other}: {text[:200]}")
 
