@@ -255,16 +255,17 @@ pub(super) async fn restore_reads(
     let failed = refused("restore the reader's rights", &server.settings().profile);
     let session = catalogue_session(server, spec, CredentialAccess::Owner).await?;
     let arm = || format!("SET statement_timeout = {}", (until - Instant::now()).as_millis().max(1));
-    session.batch_execute(&arm()).await.map_err(&failed)?;
+    session.execute(&arm(), &[]).await.map_err(&failed)?;
     let missing = session.query(MISSING_READS, &[&spec.names.readonly_role]).await.map_err(&failed)?;
     if missing.is_empty() {
         return Ok(false);
     }
     let missing: Vec<(bool, String)> = missing.iter().map(|row| (row.get(0), row.get(1))).collect();
     for sql in grants(&missing, &ident(&spec.names.readonly_role)) {
-        // Each for itself: the timer begins anew with every statement.
-        session.batch_execute(&arm()).await.map_err(&failed)?;
-        session.batch_execute(&sql).await.map_err(&failed)?;
+        // Each for itself: the timer begins anew with every statement. They bear the caller's names, if quoted, so each goes
+        // where one statement is all that can be sent.
+        session.execute(&arm(), &[]).await.map_err(&failed)?;
+        session.execute(&sql, &[]).await.map_err(&failed)?;
     }
     tracing::info!(sandbox = %spec.id, granted = missing.len(), "the reader's rights were restored");
     Ok(true)
