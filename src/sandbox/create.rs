@@ -98,20 +98,18 @@ impl Core {
                     Ok(Created { sandbox, replayed: false })
                 }
                 Ok(Reserved::Replayed(id)) => {
-                    // What an interrupted call left may be taken back in there.
-                    grant.course.acts();
-                    match self.replayed(profile, id, cancel, deadline).await? {
+                    match self.replayed(profile, id, grant, cancel, deadline).await? {
                         Some(sandbox) => Ok(Created { sandbox, replayed: true }),
                         // It was never there for anybody to use, and its key is free again.
                         None if tried < NAMES_TRIED_MAX => continue,
-                        None => Err(made_and_gone()),
+                        None => grant.course.refusing(Err(made_and_gone())),
                     }
                 }
                 Err(ReserveError::NameTaken(_)) if tried < NAMES_TRIED_MAX => continue,
                 // Rolled back, with nothing made.
-                Err(error @ (ReserveError::Quota(_) | ReserveError::IdempotencyConflict)) => {
-                    grant.course.refusing(Err(error.into()))
-                }
+                Err(
+                    error @ (ReserveError::Quota(_) | ReserveError::IdempotencyConflict | ReserveError::NameTaken(_)),
+                ) => grant.course.refusing(Err(error.into())),
                 Err(error) => Err(error.into()),
             };
         }
@@ -164,14 +162,16 @@ impl Core {
                 Some(sandbox) if sandbox.state == State::Failed => return Ok(None),
                 Some(sandbox) if sandbox.state == State::Creating => {
                     if Instant::now() >= deadline {
-                        return Err(Failure::new(Code::SandboxNotReady, "the first call has not come to its end"));
+                        let waits = Failure::new(Code::SandboxNotReady, "the first call has not come to its end");
+                        return grant.course.refusing(Err(waits));
+        grant: &Grant,
                     }
-                    self.recover_sandbox(profile, id).await?;
+                    self.recover_sandbox(profile, id, grant).await?;
                     if cancel.run_until_cancelled(tokio::time::sleep(REPLAY_POLL)).await.is_none() {
                         return Err(Failure::new(Code::Cancelled, "the request was cancelled"));
                     }
                 }
-                Some(_) | None => return Err(made_and_gone()),
+                Some(_) | None => return grant.course.refusing(Err(made_and_gone())),
             }
         }
     }

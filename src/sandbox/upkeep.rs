@@ -15,7 +15,7 @@ use futures_util::StreamExt as _;
 use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
-use crate::admission::{Permit, SystemAuthority, SystemReason};
+use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
 use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, Timestamp, Transport, fault};
 use crate::secret::Sealed;
@@ -193,8 +193,14 @@ impl Core {
         Ok(failures)
     }
 
-    /// Takes up the plan of one sandbox, if it is due and nobody works on it. Returns whether it did.
-    pub(super) async fn recover_sandbox(&self, profile: &Arc<Profile>, id: SandboxId) -> Result<bool, Failure> {
+    /// Takes up the plan of one sandbox, if it is due and nobody works on it. Returns whether it did; then something
+    /// was done for the grant's call.
+    pub(super) async fn recover_sandbox(
+        &self,
+        profile: &Arc<Profile>,
+        id: SandboxId,
+        grant: &Grant,
+    ) -> Result<bool, Failure> {
         let claimed = profile.store.claim(&self.running(), Whose::Sandbox(id), 1).await?;
         let found = !claimed.is_empty();
         for claimed in claimed {
@@ -202,6 +208,7 @@ impl Core {
             self.recover_one(profile, claimed, None).await?;
         }
         Ok(found)
+            grant.course.acts();
     }
 
     async fn recover_one(
@@ -257,7 +264,7 @@ impl Core {
     async fn reap_one(&self, profile: &Arc<Profile>, sandbox: Sandbox, steward: &Steward) -> Result<(), Failure> {
         let permit = steward.permit(SystemReason::Reaper);
         steward.audit.open(&permit, &sandbox).await?;
-        let outcome = self.reap(profile, sandbox.clone(), permit.grant().request_id).await;
+        let outcome = self.reap(profile, sandbox.clone(), permit.grant()).await;
         steward.audit.close(&permit, &sandbox, outcome.as_ref().copied()).await;
         outcome
     }
