@@ -110,8 +110,10 @@ impl Core {
         }
     }
 
-    /// Does what a program that ends after one call owes to sandboxes' byte quotas: measures those that were not measured
-    /// lately and changes the logins that are due, on the profiles it has used. What fails is left to the next.
+    /// Does what a program that ends after one call owes to those who come after it, on the profiles it has used: where
+    /// no server runs nobody else does. What programs that died left half made or half removed is worked off, whoever
+    /// they worked for, sizes that were not measured lately are measured, and the logins that are due are changed. What
+    /// is past its time stays until somebody cleans up; what fails is left to the next.
     pub async fn settle(&self, authority: &SystemAuthority, audit: &Arc<dyn UpkeepAudit>) {
         let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
         for profile in self.profiles() {
@@ -119,11 +121,13 @@ impl Core {
                 continue;
             }
             let settled = async {
+                self.sweep(profile).await?;
+                self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
                 self.measure(profile).await?;
                 self.settle_logins(profile, &steward).await
             };
             if let Err(failure) = settled.await {
-                tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "sizes could not be settled");
+                tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "not everything could be settled");
             }
         }
     }
@@ -204,11 +208,11 @@ impl Core {
         let claimed = profile.store.claim(&self.running(), Whose::Sandbox(id), 1).await?;
         let found = !claimed.is_empty();
         for claimed in claimed {
+            grant.course.acts();
             let _running = self.enter(claimed.held.plan);
             self.recover_one(profile, claimed, None).await?;
         }
         Ok(found)
-            grant.course.acts();
     }
 
     async fn recover_one(
@@ -367,7 +371,7 @@ impl Core {
                         "put rows that were changed right in `pgsandbox.sandboxes`; until then nothing is done with them",
                     ),
                     (!waiting.is_empty()).then_some(
-                        "what waits is removed by a server that runs, by its owner's `pgsandbox cleanup`, or by deleting it",
+                        "what waits is removed by a server that runs, by the next command that uses the profile, or by deleting it",
                     ),
                     (!stuck.is_empty()).then_some("see to what cannot be removed; it is tried again"),
                 ];
