@@ -59,18 +59,29 @@ impl Core {
         .await
     }
 
-    /// Says what [`Core::create`] would refuse with before its first act, on the same facts and in the same order.
+    /// Says what [`Core::create`] would refuse with before its first act, on the same facts and in the same order. Returns
+    /// what of it cannot be known yet.
     ///
     /// # Errors
     /// Fails as the creation would.
-    pub async fn foresee_create(&self, grant: &Grant, request: CreateRequest) -> Result<(), Failure> {
+    pub async fn foresee_create(&self, grant: &Grant, request: CreateRequest) -> Result<Vec<String>, Failure> {
         let profile = self.profile(&request.profile)?;
         let request = request.check(profile.settings(), grant)?;
-        self.open(&profile).await?;
-        check_offered(&profile, &request.extensions).await?;
         let nothing = Secret::new("");
         let reservation = self.reservation(&profile, grant, &request, &nothing, &nothing)?;
-        profile.store.rehearse(&reservation).await.map_err(Failure::from)
+        if self.sees_nothing_on(&profile).await? {
+            profile.store.rehearse_on_none(&reservation).map_err(Failure::from)?;
+            let extensions = if request.extensions.is_empty() { "" } else { ", nor what extensions it has" };
+            return Ok(vec![format!(
+                "the managed server of profile `{}` is not there yet, and is made by the first call that uses it: it is not \
+                 known whether that succeeds{extensions}",
+                profile.name()
+            )]);
+        }
+        self.open(&profile).await?;
+        check_offered(&profile, &request.extensions).await?;
+        profile.store.rehearse(&reservation).await.map_err(Failure::from)?;
+        Ok(Vec::new())
     }
 
     async fn create_checked(
@@ -152,6 +163,7 @@ impl Core {
         &self,
         profile: &Arc<Profile>,
         id: SandboxId,
+        grant: &Grant,
         cancel: &CancellationToken,
         deadline: Instant,
     ) -> Result<Option<Sandbox>, Failure> {
@@ -164,7 +176,6 @@ impl Core {
                     if Instant::now() >= deadline {
                         let waits = Failure::new(Code::SandboxNotReady, "the first call has not come to its end");
                         return grant.course.refusing(Err(waits));
-        grant: &Grant,
                     }
                     self.recover_sandbox(profile, id, grant).await?;
                     if cancel.run_until_cancelled(tokio::time::sleep(REPLAY_POLL)).await.is_none() {

@@ -189,6 +189,9 @@ impl Core {
             (None, None) => return Ok(None),
         };
         self.open(profile).await?;
+        if self.sees_nothing_on(profile).await? {
+            return Ok(None);
+        }
         let found = if counted {
             profile.store.find_counted(&find).await?.map(|(sandbox, counted)| (sandbox, Some(counted)))
         } else {

@@ -26,6 +26,7 @@ use self::home::{Locked, check_own_dir, make_dir, read_own, write_private};
 use self::process::Paths;
 use super::admin::{AdminSession, CONNECTIONS_USED_UP, Chain, Login, LoginError};
 use super::{Credentials, Endpoint, Host};
+use crate::engine::Standing;
 use crate::model::{Secret, TlsMode};
 
 /// The superuser of managed clusters.
@@ -205,6 +206,17 @@ impl ManagedCluster {
             pid,
             run_as,
         })
+    }
+
+    /// Says whether the cluster was made and whether it runs; fails if it runs and does not answer. Starts nothing.
+    ///
+    /// # Errors
+    /// Fails when the state directory is somebody else's, or the server is silent or full.
+    pub(super) async fn standing(&self) -> Result<Standing, ManagedError> {
+        if !Home::recognise(&self.settings.home)? || self.existing().is_none() {
+            return Ok(Standing::Unmade);
+        }
+        Ok(if self.running().await?.is_some() { Standing::Runs } else { Standing::Stopped })
     }
 
     /// Returns the folder whose free space matters to sandboxes, if it is there.
