@@ -131,7 +131,7 @@ impl Core {
         self.open(profile).await?;
         if let (Version::Major(wanted), Some(major)) =
             (Version::parse(filter.postgres_version.as_deref())?, profile.known_major())
-            && wanted != major
+            && wanted != u64::from(major)
         {
             return Ok(Vec::new());
         }
