@@ -21,7 +21,9 @@ use self::running::Running;
 use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
-use crate::model::{Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds};
+use crate::model::{
+    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds, Transport,
+};
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
 use crate::policy::{Holder, Set};
@@ -134,7 +136,9 @@ impl Service {
             facts::show_texts(&mut context, set, script.as_deref(), &asks);
         }
         let context = trail.facts(context);
-        let decision = trail.decided(self.decide(set?.as_deref(), context, &asks)?);
+        let set = set?;
+        let decision = trail.decided(self.decide(set.as_deref(), context, &asks)?);
+        make_ready(set, context);
         let gate = Gate { context, decision, book: &*self.book, consents: &*self.consents };
         let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
         trail.admitted(limits);
@@ -189,4 +193,11 @@ impl Service {
             tool_count: OPERATIONS.len(),
         }
     }
+}
+
+/// Prepares the next decision like this one beside what this call now waits for. A command makes no other call.
+fn make_ready(set: Option<Arc<Set>>, context: &Context) {
+    let Some(set) = set.filter(|_| context.principal.transport != Transport::Cli) else { return };
+    let (operation, owner) = (context.operation, context.principal.owner.clone());
+    drop(tokio::spawn(async move { set.make_ready(operation, &owner) }));
 }
