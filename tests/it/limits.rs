@@ -8,7 +8,9 @@
 mod arguments;
 mod configured;
 mod deadlines;
+mod loading;
 mod rows;
+mod servers;
 
 use std::collections::BTreeSet;
 use std::fs;

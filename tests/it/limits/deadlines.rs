@@ -26,7 +26,7 @@ const IN_TIME: Duration = Duration::from_secs(100);
 const TOO_LONG_MS: u64 = 200_000;
 
 /// Starts the program with its deadlines shortened, and something that is late.
-fn under(home: &Home, faults: &str) -> Stdio {
+pub(super) fn under(home: &Home, faults: &str) -> Stdio {
     let variables = [
         ("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS),
         ("PGSANDBOX_TEST_INTERVAL_MS", "300"),
@@ -35,12 +35,12 @@ fn under(home: &Home, faults: &str) -> Stdio {
     Stdio::start_with(home, &variables, Pipe::inherit())
 }
 
-fn late(point: &str) -> String {
+pub(super) fn late(point: &str) -> String {
     format!("{point}=delay:{TOO_LONG_MS}")
 }
 
 /// Calls, and expects a code before what is waited for could have come.
-fn check(stdio: &mut Stdio, operation: &str, input: &Value, expected: &str) -> Value {
+pub(super) fn check(stdio: &mut Stdio, operation: &str, input: &Value, expected: &str) -> Value {
     let begun = Instant::now();
     let reply = stdio.call(operation, input);
     assert_eq!(code(&reply), expected, "{operation}: {reply:#}");
@@ -81,7 +81,7 @@ impl Drop for Held {
 }
 
 /// A sandbox made without any fault, with the name of its database.
-fn make(home: &Home) -> (String, String) {
+pub(super) fn make(home: &Home) -> (String, String) {
     let mut stdio = Stdio::start(home);
     let made = check(&mut stdio, "create_database", &json!({"nameHint": "kept"}), "ok");
     assert!(stdio.finish().success());
@@ -188,6 +188,36 @@ fn servers_that_say_nothing_and_rows_that_are_held_are_given_up() {
     assert_eq!(query(&home, &dropped), [["0"]]);
     drop(held);
     settle(&home);
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn a_session_whose_own_statements_hang_is_left_for_another() {
+    let home = Home::fresh();
+    let (id, name) = make(&home);
+    let mut stdio = under(&home, "");
+    let mut sql = |sql: &str| {
+        // Beyond what our own statements are given, so that the server's timer comes to nobody's help.
+        let input = json!({"databaseId": id, "sql": sql, "timeoutSeconds": 300});
+        let reply = check(&mut stdio, "run_sql", &input, "ok");
+        reply["result"]["resultSets"].as_array().unwrap().last().unwrap()["rows"].clone()
+    };
+    sql("create table kept (a int); insert into kept values (1)");
+    // Needed to drop a table, and not to make one: to forget what a call made of its own takes as long as this is held.
+    let held = Held::new(&home, &name, "lock table pg_catalog.pg_inherits in access exclusive mode");
+    let backend = |rows: &Value| rows[0][0].as_str().map_or_else(|| rows[0][0].to_string(), str::to_owned);
+    let hung = backend(&sql("create temp table forgotten (a int); select pg_backend_pid()"));
+    let counted =
+        |which: &str| query(&home, &format!("select count(*) from pg_stat_activity where pid = {hung} {which}"));
+    let forgets = "and query = 'DISCARD ALL' and state = 'active'";
+    wait(IN_TIME, || counted(forgets) == [["1"]]);
+    let another = backend(&sql("select pg_backend_pid()"));
+    assert_ne!(hung, another, "a session that is not as it was is used again");
+    wait(IN_TIME, || counted(forgets) == [["0"]]);
+    // Its connection is closed; what is left of it goes when it can.
+    drop(held);
+    wait(IN_TIME, || counted("") == [["0"]]);
+    assert_eq!(sql("select a from kept"), json!([["1"]]));
     assert!(stdio.finish().success());
 }
 
