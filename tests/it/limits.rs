@@ -55,8 +55,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Finds the constants of `src` that hold a number or a time, those of tests left out.
-fn constants() -> BTreeSet<(String, String)> {
+/// Returns the lines of each file of `src`, those of tests left out.
+fn source() -> Vec<(String, Vec<String>)> {
     fn files(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -71,29 +71,55 @@ fn constants() -> BTreeSet<(String, String)> {
     }
     let mut found = Vec::new();
     files(&root().join("src"), &mut found);
-    let mut constants = BTreeSet::new();
-    for path in found {
+    let lines = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
-        let file = path.strip_prefix(root().join("src")).unwrap().to_str().unwrap();
+        let file = path.strip_prefix(root().join("src")).unwrap().to_str().unwrap().to_owned();
         // A module's own tests are its last item.
-        let end = text.lines().position(|line| line.starts_with("mod tests {")).unwrap_or(usize::MAX);
-        for line in text.lines().take(end) {
-            let item =
-                line.trim_start().trim_start_matches("pub").trim_start_matches("(super)").trim_start_matches("(crate)");
-            let Some((name, rest)) = item.trim_start().strip_prefix("const ").and_then(|item| item.split_once(": "))
-            else {
-                continue;
-            };
-            let kind = rest.split(" =").next().unwrap_or(rest);
-            let kind = kind.rsplit("::").next().unwrap_or(kind);
+        (file, text.lines().take_while(|line| !line.starts_with("mod tests {")).map(str::to_owned).collect())
+    };
+    found.into_iter().map(lines).collect()
+}
+
+/// Returns the name, the type and the value of a constant, if the line declares one.
+fn constant(line: &str) -> Option<(&str, &str, &str)> {
+    let item = line.trim_start().trim_start_matches("pub").trim_start_matches("(super)").trim_start_matches("(crate)");
+    let (name, rest) = item.trim_start().strip_prefix("const ")?.split_once(": ")?;
+    let (kind, value) = rest.split_once(" =").unwrap_or((rest, ""));
+    Some((name, kind.rsplit("::").next().unwrap_or(kind), value.trim().trim_end_matches(';')))
+}
+
+/// Finds the constants of `src` that hold a number or a time, as a text too.
+fn constants() -> BTreeSet<(String, String)> {
+    let mut constants = BTreeSet::new();
+    for (file, lines) in source() {
+        for (name, kind, value) in lines.iter().filter_map(|line| constant(line)) {
             let number = ["u8", "u16", "u32", "u64", "u128", "usize", "i32", "i64", "i128", "f64"].contains(&kind);
-            let bound = number || kind == "Duration" || kind.starts_with("RangeInclusive<");
+            let worded = value.strip_prefix('"').is_some_and(|text| {
+                let unit = text.trim_end_matches('"').trim_start_matches(|c: char| c.is_ascii_digit());
+                text.starts_with(|c: char| c.is_ascii_digit())
+                    && ["", "ms", "s", "min", "h", "kB", "MB"].contains(&unit)
+            });
+            let bound = number || kind == "Duration" || kind.starts_with("RangeInclusive<") || worded;
             if bound && name != "_" && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_') {
-                constants.insert((file.to_owned(), name.to_owned()));
+                constants.insert((file.clone(), name.to_owned()));
             }
         }
     }
     constants
+}
+
+#[test]
+fn no_time_is_written_where_it_is_used() {
+    let mut hidden = Vec::new();
+    for (file, lines) in source() {
+        for (at, line) in lines.iter().enumerate() {
+            let mut times = line.split("Duration::from_").skip(1).filter_map(|rest| rest.split_once('('));
+            if constant(line).is_none() && times.any(|(_, value)| value.starts_with(|c: char| c.is_ascii_digit())) {
+                hidden.push(format!("src/{file}:{}: {}", at + 1, line.trim()));
+            }
+        }
+    }
+    assert!(hidden.is_empty(), "declare these as constants, with rows in tests/it/limits/table.tsv: {hidden:#?}");
 }
 
 #[test]

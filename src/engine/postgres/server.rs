@@ -30,6 +30,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 const TRUSTED_IDLE: Duration = Duration::from_millis(250);
 /// How long a kept session may take to give a sign of life.
 const SIGN_OF_LIFE_WAIT: Duration = Duration::from_secs(5);
+/// How long a login to a managed server may take; an external one's URL says how long.
+const MANAGED_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the server may take for a statement on the metadata: longer than it waits for a lock.
 const METADATA_ANSWER: Duration = Duration::from_secs(25);
 /// How long the server may take for any other statement of ours: longer than its own timer lets it.
@@ -249,7 +251,7 @@ impl PostgresServer {
                     endpoint: running.endpoint,
                     admin: running.admin,
                     database: ADMIN_DATABASE.to_owned(),
-                    connect_timeout: Duration::from_secs(10),
+                    connect_timeout: MANAGED_CONNECT_TIMEOUT,
                 };
                 // Whoever looked for the server wants a session next; to log in takes longer than all else here.
                 self.state().idle.put(reach.database.clone(), session, Instant::now());

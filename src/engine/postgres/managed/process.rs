@@ -23,6 +23,8 @@ use crate::model::{Secret, fault};
 
 /// What folders begin with in which data is made.
 const INIT_DIR: &str = "init-";
+/// How often a process that is waited for is looked at again.
+const PROCESS_POLL: Duration = Duration::from_millis(50);
 /// How long what a killed server has left is given to end as it is asked to, and then to be gone once it is killed.
 const REMAINS_WAIT: Duration = Duration::from_secs(5);
 /// The longest socket path that is used: systems allow 104 to 108 bytes, and some count the end.
@@ -250,7 +252,7 @@ pub(super) async fn wait_for_other(paths: &Paths) -> Result<bool, ManagedError> 
         if tokio::time::Instant::now() > until {
             return Err(ManagedError::Start(format!("process {pid} holds its data and does not answer")));
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(PROCESS_POLL).await;
     }
 }
 
@@ -279,7 +281,7 @@ pub(super) async fn clear_remains(paths: &Paths) -> Result<(), ManagedError> {
                 tracing::debug!(%error, "a process of a killed server could not be ended");
             }
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(PROCESS_POLL).await;
     }
     let Some(socket_dir) = known_socket_dir(paths)? else { return Ok(()) };
     for entry in fs::read_dir(&socket_dir).into_iter().flatten().flatten() {
