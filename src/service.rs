@@ -22,7 +22,7 @@ use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
 use crate::model::{
-    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds, Transport,
+    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds, Transport, fault,
 };
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
@@ -155,16 +155,20 @@ impl Service {
     /// Waits for the policies, which are loaded beside the handshake.
     async fn policies(&self) -> Result<Arc<Holder>, Failure> {
         let mut policies = self.policies.clone();
-        let loaded = tokio::time::timeout(POLICIES_WAIT, policies.wait_for(Option::is_some)).await;
-        let holder = loaded.ok().and_then(Result::ok).and_then(|holder| holder.clone());
-        holder.ok_or_else(|| {
-            Failure::new(Code::PolicyNotReady, "the policies are still being loaded; the request was not run")
-        })
+        let loaded = tokio::time::timeout(fault::within(POLICIES_WAIT), policies.wait_for(Option::is_some)).await;
+        let not_run = |why| Failure::new(Code::PolicyNotReady, format!("{why}; the request was not run"));
+        let Ok(loaded) = loaded else {
+            return Err(
+                not_run("the policies are still being loaded").hint("try again; `pgsandbox doctor` shows how they are")
+            );
+        };
+        let holder = loaded.ok().and_then(|holder| holder.clone());
+        holder.ok_or_else(|| not_run("the policies were not loaded").hint("start the program again; its log says why"))
     }
 
     /// Returns the policies that serve; none for the one operation that may run without.
     async fn set(&self, operation: &str) -> Result<Option<Arc<Set>>, Failure> {
-        match self.policies().await?.current() {
+        match self.policies().await.and_then(|holder| holder.current()) {
             Ok(set) => Ok(Some(set)),
             Err(_) if operation == DIAGNOSIS => Ok(None),
             Err(failure) => Err(failure),
