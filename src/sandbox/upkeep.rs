@@ -33,6 +33,8 @@ const MEASURED_AT_ONCE: i64 = 50;
 const STUCK_AFTER_ATTEMPTS: i32 = 3;
 /// Clocks further apart are not merely inexact.
 const CLOCKS_APART_SECONDS_MAX: u64 = 60;
+/// What `doctor` tells of one kind; the rest is counted.
+const TOLD_MAX: usize = 20;
 /// Stuck removals shown.
 const STUCK_SHOWN_MAX: i64 = 50;
 /// What to do about things without a row. Records are looked for in one database only, and another's sandboxes must not
@@ -389,9 +391,8 @@ impl Core {
                             format!("`{}` waits to be removed, its {} broke off", s.names.database, half_way(s))
                         }),
                     )
-                    .take(20)
                     .collect();
-                Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy) }
+                Check { name, status: CheckStatus::Warn, detail: joined(&shown), remedy: Some(remedy) }
             }
         }
     }
@@ -440,10 +441,9 @@ impl Core {
             let detail = format!("the passwords of {count} sandboxes open");
             return Check { name: name.to_owned(), status: CheckStatus::Ok, detail, remedy: None };
         }
-        faults.truncate(20);
         let remedy = "bring back the key file `master.keys` that they were sealed with; what was changed in the metadata \
                       cannot be used any more, only deleted";
-        let detail = faults.join("; ");
+        let detail = joined(&faults);
         Check { name: name.to_owned(), status: CheckStatus::Fail, detail, remedy: Some(remedy.to_owned()) }
     }
 
@@ -506,6 +506,15 @@ fn half_way(sandbox: &Sandbox) -> &'static str {
     if sandbox.state == super::State::Creating { "making" } else { "removal" }
 }
 
+/// Tells what was found, up to a bound.
+fn joined(found: &[String]) -> String {
+    let told = found.get(..TOLD_MAX).unwrap_or(found).join("; ");
+    match found.len().saturating_sub(TOLD_MAX) {
+        0 => told,
+        more => format!("{told}; and {more} more"),
+    }
+}
+
 fn failed(name: &str, failure: Failure) -> Check {
     Check { name: name.to_owned(), status: CheckStatus::Fail, detail: failure.message, remedy: failure.hint }
 }
@@ -513,5 +522,20 @@ fn failed(name: &str, failure: Failure) -> Check {
 impl Steward {
     pub(super) fn permit(&self, reason: SystemReason) -> Permit<()> {
         self.authority.permit(reason, RequestId::fresh(), Timestamp::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_can_be_read_is_counted() {
+        let told = |count: usize| joined(&(0..count).map(|n| format!("n{n}")).collect::<Vec<_>>());
+        assert_eq!(told(0), "");
+        for count in [TOLD_MAX - 1, TOLD_MAX] {
+            assert!(told(count).ends_with(&format!("; n{}", count - 1)), "{}", told(count));
+        }
+        assert!(told(TOLD_MAX + 1).ends_with("; n19; and 1 more"), "{}", told(TOLD_MAX + 1));
     }
 }

@@ -19,7 +19,7 @@ use pgsandbox::model::{
     Bucket, Charge, Code, Denial, Obligation, PolicyDecision, Said, Scope, StatementClass, StatementFacts, Traits,
     Verdict,
 };
-use pgsandbox::policy::wasm::{Host, HostSettings};
+use pgsandbox::policy::wasm::{Host, HostSettings, STANDBY_MAX};
 use pgsandbox::policy::{
     FUEL_MAX, FUEL_MIN, LoadError, Loader as _, Problem, Section, Set, Spec, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
     TIMEOUT_MS_MIN,
@@ -73,6 +73,8 @@ fn check_stopped(mut spec: Spec, expected: Code, says: &str) {
     for _ in 0..5 {
         assert_eq!(set.decide(&context(), &[]).refusal.map(|refusal| refusal.code), Some(expected));
         assert_eq!(good.decide(&context(), &[]).refusal, None);
+        // An instance that stood ready has the same bounds.
+        [&set, &good].into_iter().for_each(|set| set.make_ready("run_sql", "me"));
     }
 }
 
@@ -285,6 +287,7 @@ fn check_settings(file: &str, owner: &str, expected_rows: u64) {
         assert_eq!(decision.refusal, None);
         let limit = decision.obligations.max_rows.unwrap();
         assert_eq!((limit.value, limit.set_by.as_str()), (expected_rows, file), "{owner}");
+        ["me", "team-a", "team-b", "twin"].into_iter().for_each(|owner| set.make_ready("run_sql", owner));
     }
 }
 
@@ -302,8 +305,24 @@ fn each_owner_gets_its_sections_settings() {
 #[test]
 fn nothing_is_remembered_from_one_request_to_the_next() {
     let set = load(&[Guest::from_file("remembers").spec()]).unwrap();
-    for _ in 0..3 {
+    for times_readied in [0, 0, 1, 2, 0, 1] {
+        (0..times_readied).for_each(|_| set.make_ready("run_sql", "me"));
         assert_eq!(set.decide(&context(), &[]).obligations.max_rows.unwrap().value, 1);
+    }
+}
+
+#[test]
+fn instances_that_stand_ready_take_no_slot_from_what_runs() {
+    let host = Host::new(&HostSettings { slots: 1, slot_wait_ms: 60_000, cache_directory: None }).unwrap();
+    let guests: Vec<_> = (0..=STANDBY_MAX).map(|n| Guest::new(&format!("p{n:02}")).spec()).collect();
+    let set = Set::load(&host, &guests, 1).unwrap();
+    for _ in 0..3 {
+        assert_eq!(set.decide(&context(), &[]).refusal, None);
+        set.make_ready("run_sql", "me");
+        // Another generation beside it finds every place taken, and needs none.
+        let next = Set::load(&host, &guests, 2).unwrap();
+        next.make_ready("run_sql", "me");
+        assert_eq!(next.decide(&context(), &[]).refusal, None);
     }
 }
 
@@ -369,7 +388,9 @@ fn long_requests_get_fuel_for_their_length() {
 fn the_same_request_takes_the_same_fuel_everywhere() {
     let fuel = || {
         let set = load(&[Guest::from_file("settings_length").spec()]).unwrap();
-        [set.decide(&context(), &[]).reports[0].fuel, set.decide(&context(), &[]).reports[0].fuel]
+        let made_for_it = set.decide(&context(), &[]).reports[0].fuel;
+        set.make_ready("run_sql", "me");
+        [made_for_it, set.decide(&context(), &[]).reports[0].fuel]
     };
     let [first, second] = fuel();
     assert!(first > 0);

@@ -27,7 +27,7 @@ use self::process::Paths;
 use super::admin::{AdminSession, CONNECTIONS_USED_UP, Chain, Login, LoginError};
 use super::{Credentials, Endpoint, Host};
 use crate::engine::Standing;
-use crate::model::{Secret, TlsMode};
+use crate::model::{Secret, TlsMode, fault};
 
 /// The superuser of managed clusters.
 pub const ADMIN_ROLE: &str = "pgsandbox_admin";
@@ -269,7 +269,7 @@ impl ManagedCluster {
     /// Waits until the server lets the admin in.
     async fn come_up(&self, paths: &Paths) -> Result<(Running, AdminSession), ManagedError> {
         let running = self.address(paths)?.ok_or_else(|| ManagedError::Start("it has no port".to_owned()))?;
-        let until = tokio::time::Instant::now() + READY_WAIT;
+        let until = tokio::time::Instant::now() + fault::within(READY_WAIT);
         let session = loop {
             match self.log_in(paths, &running).await {
                 Ok(session) => break session,
