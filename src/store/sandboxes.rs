@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::TryFutureExt as _;
+use futures_util::future::{try_join, try_join_all};
 use sha2::{Digest, Sha256};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -10,8 +12,7 @@ use uuid::Uuid;
 
 use super::record::{self, SANDBOX_COLUMNS, SOUND};
 use super::{
-    ByteLimits, Held, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store,
-    StoreError,
+    ByteLimits, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store, StoreError,
 };
 use crate::model::{Limit, SandboxId, Scope, Timestamp, Usage};
 
@@ -116,16 +117,17 @@ fn key_holder(new: &Reservation) -> String {
 }
 
 impl Store {
-    /// Writes a sandbox's row and its plan, if the quotas allow: one transaction, in which reservations of the same
+    /// Writes a sandbox's row, its plan and that the first steps have begun, if the quotas allow: one transaction, in which reservations of the same
     /// owner, then of the same group owner, wait for each other.
     ///
     /// Each lock and each count is a statement of its own: in READ COMMITTED a statement sees what was committed
-    /// before *it* began, so the count sees what the last holder of the lock wrote.
+    /// before *it* began, so the count sees what the last holder of the lock wrote. What does not depend on an answer is
+    /// sent without waiting for it; the server does one after the other all the same, and nothing after one that failed.
     ///
     /// # Errors
     /// Fails if a quota is used up, the name is taken, or the idempotency key stands for another request.
     pub async fn reserve(&self, new: &Reservation) -> Result<Reserved, ReserveError> {
-        let holder = self.number()?;
+        self.number()?;
         let typed = self.typed("reserve a sandbox");
         let mut session = self.session("reserve").await?;
         let transaction = session
@@ -139,26 +141,18 @@ impl Store {
             group: new.group_owner.as_deref(),
             scope,
         });
-        for bucket in &buckets {
+        let lock = async |bucket: &Bucket<'_>| {
             let key = bucket.lock_key(&self.prefix);
-            let lock = "select pg_catalog.pg_advisory_xact_lock($1)";
-            transaction.query_typed(lock, &[(&key, Type::INT8)]).await.map_err(&typed)?;
-        }
+            transaction.query_typed("select pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)]).await
+        };
+        try_join_all(buckets.iter().map(lock)).await.map_err(&typed)?;
         if let Some(id) = self.replay(&transaction, new).await? {
             return Ok(Reserved::Replayed(id));
         }
-        for bucket in &buckets {
-            self.check_quota(&transaction, bucket, &new.limits).await?;
-        }
-        let sandbox = self.insert(&transaction, new).await?;
-        transaction
-            .execute(
-                "insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
-                 values ($1, $2, 'create', 'running', $3, $4)",
-                &[&Uuid::from(new.plan), &Uuid::from(new.id), &holder, &Uuid::from(new.request_id)],
-            )
-            .await
-            .map_err(&typed)?;
+        self.check_quotas(&transaction, &buckets, &new.limits).await?;
+        let plan = (new.plan, PlanKind::Create);
+        let plan = self.begin_plan(&transaction, plan, new.id, new.request_id, &new.first).map_err(ReserveError::from);
+        let (sandbox, held) = try_join(self.insert(&transaction, new), plan).await?;
         if let Some(idempotency) = &new.idempotency {
             transaction
                 .execute(
@@ -179,7 +173,6 @@ impl Store {
         self.pass("reserve-commit").await?;
         transaction.commit().await.map_err(&typed)?;
         self.written("reserve").await?;
-        let held = Held { plan: new.plan, sandbox: new.id, kind: PlanKind::Create, holder, epoch: 1 };
         Ok(Reserved::New(Box::new(sandbox), held))
     }
 
@@ -194,11 +187,12 @@ impl Store {
         if self.replay(&transaction, new).await?.is_some() {
             return Ok(());
         }
-        for scope in [Scope::Principal, Scope::Group] {
-            let bucket = Bucket { owner: &new.owner, group: new.group_owner.as_deref(), scope };
-            self.check_quota(&transaction, &bucket, &new.limits).await?;
-        }
-        Ok(())
+        let buckets = [Scope::Principal, Scope::Group].map(|scope| Bucket {
+            owner: &new.owner,
+            group: new.group_owner.as_deref(),
+            scope,
+        });
+        self.check_quotas(&transaction, &buckets, &new.limits).await
     }
 
     /// Says what [`reserve`](Self::reserve) would say on a server that holds nothing, without one.
@@ -243,14 +237,14 @@ impl Store {
         if digest == idempotency.digest { Ok(Some(id.into())) } else { Err(ReserveError::IdempotencyConflict) }
     }
 
-    async fn check_quota(
+    async fn check_quotas(
         &self,
         transaction: &Transaction<'_>,
-        bucket: &Bucket<'_>,
+        buckets: &[Bucket<'_>],
         limits: &QuotaLimits,
     ) -> Result<(), ReserveError> {
-        let used = self.count(transaction, bucket).await?;
-        Ok(self.compare_quota(&used, bucket, limits)?)
+        let used = try_join_all(buckets.iter().map(|bucket| self.count(transaction, bucket))).await?;
+        buckets.iter().zip(used).try_for_each(|(bucket, used)| Ok(self.compare_quota(&used, bucket, limits)?))
     }
 
     /// Compares what is used with what may be.
@@ -300,27 +294,27 @@ impl Store {
              returning *) select {SANDBOX_COLUMNS} from b"
         );
         let inserted = transaction
-            .query_one(
+            .query_typed_one(
                 &sql,
                 &[
-                    &Uuid::from(new.id),
-                    &self.prefix,
-                    &new.engine,
-                    &new.names.database,
-                    &new.names.owner_role,
-                    &new.names.readonly_role,
-                    &new.owner_sealed,
-                    &new.readonly_sealed,
-                    &new.owner,
-                    &new.subject,
-                    &new.group_owner,
-                    &record::labels_json(&new.labels),
-                    &new.hint,
-                    &new.origin.as_str(),
-                    &new.extensions,
-                    &ttl,
-                    &owner_bytes_max,
-                    &group_bytes_max,
+                    (&Uuid::from(new.id), Type::UUID),
+                    (&self.prefix, Type::TEXT),
+                    (&new.engine, Type::TEXT),
+                    (&new.names.database, Type::TEXT),
+                    (&new.names.owner_role, Type::TEXT),
+                    (&new.names.readonly_role, Type::TEXT),
+                    (&new.owner_sealed, Type::BYTEA),
+                    (&new.readonly_sealed, Type::BYTEA),
+                    (&new.owner, Type::TEXT),
+                    (&new.subject, Type::TEXT),
+                    (&new.group_owner, Type::TEXT),
+                    (&record::labels_json(&new.labels), Type::JSONB),
+                    (&new.hint, Type::TEXT),
+                    (&new.origin.as_str(), Type::TEXT),
+                    (&new.extensions, Type::TEXT_ARRAY),
+                    (&ttl, Type::INT4),
+                    (&owner_bytes_max, Type::INT8),
+                    (&group_bytes_max, Type::INT8),
                 ],
             )
             .await;
