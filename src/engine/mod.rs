@@ -38,6 +38,21 @@ pub struct Step {
     pub name: &'static str,
     /// For progress: what is being done, without names.
     pub label: &'static str,
+    /// Whether it leaves nothing of its own to take back, as all that it does goes with what an earlier step made. It is
+    /// noted together with the step before it.
+    pub inner: bool,
+}
+
+impl Step {
+    /// A step that has lines of its own in the journal.
+    pub const fn new(name: &'static str, label: &'static str) -> Self {
+        Self { name, label, inner: false }
+    }
+
+    /// A step that is noted together with the one before it.
+    pub const fn inner(name: &'static str, label: &'static str) -> Self {
+        Self { name, label, inner: true }
+    }
 }
 
 /// How a sandbox is removed.
@@ -102,11 +117,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes the server answer, starting it if it is managed, and says what it is.
     async fn ready(&self) -> Result<ServerInfo, EngineError>;
 
-    /// Returns the steps that make a sandbox.
-    fn create_steps(&self, sandbox: &SandboxSpec) -> Vec<Step>;
+    /// Returns the steps that make any sandbox: the first of them is written down with its row, before it is known.
+    fn create_steps(&self) -> Vec<Step>;
 
     /// Returns the steps that remove a sandbox in any state, half-made ones too.
-    fn delete_steps(&self, sandbox: &SandboxSpec) -> DeleteSteps;
+    fn delete_steps(&self) -> DeleteSteps;
 
     /// Does one step. Succeeds if it was done before.
     async fn run(&self, step: Step, sandbox: &SandboxSpec) -> Result<(), EngineError>;

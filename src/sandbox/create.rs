@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::core::{OWNER_FIELD, READONLY_FIELD, bare_spec, require};
 use super::request::CheckedRequest;
-use super::work::Work;
+use super::work::{Work, first_stage};
 use super::{Core, CreateRequest, Profile, Sandbox, quota_limits};
 use crate::admission::{Grant, Permit};
 use crate::model::{Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxNames, Secret, fault};
@@ -130,6 +130,7 @@ impl Core {
         Ok(Reservation {
             id,
             plan: PlanId::fresh(),
+            first: first_stage(&profile.engine.create_steps()),
             request_id: grant.request_id,
             names: SandboxNames::new(&profile.settings.prefix, request.name_hint.as_deref(), id),
             engine: profile.engine.kind().to_owned(),

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::core::{removal_spec, require, store_failure};
-use super::work::Work;
+use super::work::{Work, first_stage};
 use super::{Core, Profile, ProfileFailure, Sandbox, State, not_found};
 use crate::admission::Permit;
 use crate::model::{Code, Failure, Impact, PlanId, RequestId, SandboxId};
@@ -261,9 +261,11 @@ impl Core {
         self.inner().decided.forget(id);
         let plan = PlanId::fresh();
         let _running = self.enter(plan);
+        let steps = profile.engine.delete_steps();
+        let first = first_stage(&[steps.foreground, steps.background].concat());
         let begun = profile
             .store
-            .begin_delete(id, plan, request_id, only_expired, &self.running())
+            .begin_delete(id, plan, request_id, only_expired, &self.running(), &first)
             .await
             .map_err(store_failure)?;
         match begun {

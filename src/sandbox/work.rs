@@ -1,5 +1,8 @@
 //! Carries out plans: each step journalled before and after, taken back in reverse where it fails.
 //!
+//! Steps are journalled by stages: a step and those after it that leave nothing of their own. That a stage is done is
+//! written together with that the next has begun, before anything of the next happens: one commit, not one for each line.
+//!
 //! A create plan that is interrupted is always taken back, never carried on, by whoever finds it. A delete plan is
 //! always carried on, from its first step. So two that work on one plan for a moment want the same.
 
@@ -78,7 +81,8 @@ impl Work {
         cancel: &CancellationToken,
         deadline: Instant,
     ) -> Result<Sandbox, Failure> {
-        let broken = match self.make_steps(progress, cancel, deadline).await {
+        let mut acted = Vec::new();
+        let broken = match self.make_steps(progress, cancel, deadline, &mut acted).await {
             Ok(sandbox) => return Ok(sandbox),
             Err(broken) => broken,
         };
@@ -93,7 +97,11 @@ impl Work {
         Err(match self.take_back(&failure.message).await {
             Ok(()) => failure,
             Err(error) => {
-                let left = Failure::from(error);
+                let fenced = matches!(error, Broken::Store(StoreError::Fenced));
+                let left = match self.undo_own(if fenced { &acted } else { &[] }).await {
+                    Ok(()) => Failure::from(error),
+                    Err(error) => error.into(),
+                };
                 let audit = failure.audit.clone().unwrap_or_default();
                 tracing::warn!(sandbox = %self.held.sandbox, error = %left, "taking back goes on in the background");
                 failure.audit(format!("{audit}; taking back goes on in the background: {left}"))
@@ -106,33 +114,61 @@ impl Work {
         progress: &dyn Progress,
         cancel: &CancellationToken,
         deadline: Instant,
+        acted: &mut Vec<Step>,
     ) -> Result<Sandbox, Broken> {
-        let steps = self.profile.engine.create_steps(&self.spec);
+        let steps = self.profile.engine.create_steps();
         let total = u32::try_from(steps.len()).unwrap_or(u32::MAX);
-        for (done, step) in (0u32..).zip(steps) {
-            progress.report(done, total, step.label);
-            // Between steps only: a step that is dropped half-way may still take effect, after it was taken back.
-            if cancel.is_cancelled() {
-                return Err(Broken::Cancelled);
+        let mut done = 0;
+        for stage in stages(&steps) {
+            for (inner, step) in stage.iter().enumerate() {
+                progress.report(done, total, step.label);
+                done += 1;
+                // Between steps only: a step that is dropped half-way may still take effect, after it was taken back.
+                if cancel.is_cancelled() {
+                    return Err(Broken::Cancelled);
+                }
+                if Instant::now() >= deadline {
+                    return Err(Broken::Deadline);
+                }
+                if inner == 0 {
+                    self.note_begun(acted, stage).await?;
+                    acted.clear();
+                }
+                acted.push(*step);
+                self.act("create", *step).await?;
             }
-            if Instant::now() >= deadline {
-                return Err(Broken::Deadline);
-            }
-            self.profile.store.note(&self.held, step.name, Mark::Intent).await?;
-            self.act("create", step).await?;
-            let noted = self.profile.store.note(&self.held, step.name, Mark::Done).await;
-            if matches!(noted, Err(StoreError::Fenced)) {
-                // Whoever took over takes back, and may have been there before this step was done.
-                self.profile.engine.undo(step, &self.spec).await?;
-            }
-            noted?;
         }
         if cancel.is_cancelled() {
             return Err(Broken::Cancelled);
         }
-        let sandbox = self.profile.store.finish_create(&self.held).await?;
+        let finished = self.profile.store.finish_create(&self.held, &names(acted)).await;
+        if !matches!(finished, Ok(_) | Err(StoreError::Fenced)) {
+            // It may be written all the same: what is ready is not ours to take back.
+            acted.clear();
+        }
+        let sandbox = finished?;
         progress.report(total, total, "ready");
         Ok(sandbox)
+    }
+
+    /// Writes down that a stage has begun, and that the one before it is done. That the first has begun was written with
+    /// the plan, unless the plan is carried on.
+    async fn note_begun(&self, done: &[Step], stage: &[Step]) -> Result<(), StoreError> {
+        if done.is_empty() && self.held.begun {
+            return Ok(());
+        }
+        let done = done.iter().map(|step| (step.name, Mark::Done));
+        let lines: Vec<_> = done.chain(stage.iter().map(|step| (step.name, Mark::Intent))).collect();
+        self.profile.store.note(&self.held, &lines).await
+    }
+
+    /// Takes back steps of ours that are not noted as done, of a plan that somebody else has taken over meanwhile: whoever
+    /// did takes it back, and may have been there before these steps had their effect.
+    async fn undo_own(&self, acted: &[Step]) -> Result<(), EngineError> {
+        for step in acted.iter().rev() {
+            self.profile.engine.undo(*step, &self.spec).await?;
+        }
+        Ok(())
     }
 
     /// Takes a create plan back and marks the sandbox as failed. Lets go of the plan if that does not work now.
@@ -151,18 +187,21 @@ impl Work {
         // All that was begun, also what an earlier attempt has taken back: a killed program's statement may still run
         // on the server, and take effect after its step was found not to have been done.
         let begun = store.begun(self.held.plan).await?;
-        let known = engine.create_steps(&self.spec);
+        let known = engine.create_steps();
         let begun: Vec<Option<Step>> =
             begun.iter().rev().map(|name| known.iter().find(|step| step.name == name).copied()).collect();
         if begun.contains(&None) {
             // Begun by a version with other steps: removal copes with whatever is there.
-            let steps = engine.delete_steps(&self.spec);
+            let steps = engine.delete_steps();
             for step in steps.foreground.into_iter().chain(steps.background) {
                 self.act("undo", step).await?;
             }
         }
+        let mut undone = Vec::new();
         for step in begun.into_iter().flatten() {
-            store.note(&self.held, step.name, Mark::Undo).await?;
+            let mut lines: Vec<_> = undone.drain(..).map(|name| (name, Mark::Undone)).collect();
+            lines.push((step.name, Mark::Undo));
+            store.note(&self.held, &lines).await?;
             let point = Point::Undo(step.name);
             if self.profile.points.fails_at(point).await {
                 return Err(Broken::Stopped(point));
@@ -170,9 +209,9 @@ impl Work {
             tokio::time::timeout(fault::within(STEP_TIMEOUT), self.undo(step))
                 .await
                 .map_err(|_| Broken::StepTimeout(step))??;
-            store.note(&self.held, step.name, Mark::Undone).await?;
+            undone.push(step.name);
         }
-        Ok(store.finish_undo(&self.held).await?)
+        Ok(store.finish_undo(&self.held, &undone).await?)
     }
 
     /// Removes the sandbox. Calls `barred` once nobody can log in any more. Lets go of the plan if a step fails; it is
@@ -190,38 +229,26 @@ impl Work {
 
     async fn remove_steps(&self, barred: impl FnOnce() + Send) -> Result<(), Broken> {
         self.check_names()?;
-        let mut steps = self.profile.engine.delete_steps(&self.spec);
-        let last = steps.foreground.pop();
-        for step in steps.foreground {
-            self.journalled(step).await?;
-        }
-        if let Some(step) = last {
-            self.begun(step).await?;
-            // Whoever carries the removal on begins with its first step, so nobody who waits need wait for this line.
-            barred();
-            self.noted_done(step).await?;
-        } else {
-            barred();
-        }
-        for step in steps.background {
-            self.journalled(step).await?;
-        }
-        Ok(self.profile.store.finish_delete(&self.held).await?)
+        let steps = self.profile.engine.delete_steps();
+        let mut acted = Vec::new();
+        self.remove_stages(&steps.foreground, &mut acted).await?;
+        // Whoever carries the removal on begins with its first step, so nobody who waits need wait for the next line.
+        barred();
+        self.remove_stages(&steps.background, &mut acted).await?;
+        Ok(self.profile.store.finish_delete(&self.held, &names(&acted)).await?)
     }
 
-    async fn journalled(&self, step: Step) -> Result<(), Broken> {
-        self.begun(step).await?;
-        self.noted_done(step).await
-    }
-
-    /// Writes down that a step is about to be done, and does it.
-    async fn begun(&self, step: Step) -> Result<(), Broken> {
-        self.profile.store.note(&self.held, step.name, Mark::Intent).await?;
-        self.act("delete", step).await
-    }
-
-    async fn noted_done(&self, step: Step) -> Result<(), Broken> {
-        Ok(self.profile.store.note(&self.held, step.name, Mark::Done).await?)
+    /// Does steps of a removal; `acted` is what is done and not noted.
+    async fn remove_stages(&self, steps: &[Step], acted: &mut Vec<Step>) -> Result<(), Broken> {
+        for stage in stages(steps) {
+            self.note_begun(acted, stage).await?;
+            acted.clear();
+            for step in stage {
+                self.act("delete", *step).await?;
+                acted.push(*step);
+            }
+        }
+        Ok(())
     }
 
     async fn act(&self, plan: &'static str, step: Step) -> Result<(), Broken> {
@@ -269,6 +296,20 @@ impl Work {
         let all = [&names.database, &names.owner_role, &names.readonly_role].into_iter().all(ours);
         if all { Ok(()) } else { Err(Broken::NotOurs) }
     }
+}
+
+/// Returns the first stage of a plan: the steps that are noted as begun when it is written.
+pub(super) fn first_stage(steps: &[Step]) -> Vec<&'static str> {
+    stages(steps).next().map(names).unwrap_or_default()
+}
+
+/// Returns the steps in groups that are noted together.
+fn stages(steps: &[Step]) -> impl Iterator<Item = &[Step]> {
+    steps.chunk_by(|_, next| next.inner)
+}
+
+fn names(steps: &[Step]) -> Vec<&'static str> {
+    steps.iter().map(|step| step.name).collect()
 }
 
 /// Says what went wrong, for the row that people look at when a removal is stuck.

@@ -2,8 +2,11 @@
 //!
 //! Every write names the holder and epoch and changes nothing if the plan has changed hands, so a server that was
 //! paused and lost a plan is told so at its next line. A change of a plan and of its sandbox is one statement.
+//!
+//! Each write is a commit that waits for the disk, so what is known at one time is written in one: that a step is done with
+//! that the next has begun, the first step's beginning with the row or the mark, the last one's end with the plan's.
 
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::record::{self, SANDBOX_COLUMNS, SANDBOX_COLUMNS_COUNT as MORE, SOUND};
@@ -60,17 +63,30 @@ pub enum BeginDelete {
 /// `update … where` that only the holder passes; `$1` to `$3` are plan, holder and epoch.
 const HELD: &str = "p.id = $1 and p.holder = $2 and p.epoch = $3 and p.state in ('running', 'undoing')";
 
+/// Returns the statement that writes a line for each step of an array, in its order, for the plans of `plans`.
+pub(super) fn lines(plans: &str, steps: &str, mark: Mark) -> String {
+    format!(
+        "insert into pgsandbox.journal (plan_id, epoch, step, mark)
+         select p.id, p.epoch, l.step, '{}' from {plans} p, unnest({steps}) with ordinality l (step, n) order by l.n",
+        mark.as_str()
+    )
+}
+
 impl Store {
-    /// Writes a journal line.
+    /// Writes lines of the journal, all or none of them: of steps, each with its mark.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if the plan has changed hands.
-    pub async fn note(&self, held: &Held, step: &str, mark: Mark) -> Result<(), StoreError> {
+    pub async fn note(&self, held: &Held, lines: &[(&str, Mark)]) -> Result<(), StoreError> {
+        let Some((_, first)) = lines.first() else { return Ok(()) };
         let sql = format!(
             "with held as (select p.id, p.epoch from pgsandbox.plans p where {HELD} for update)
-             insert into pgsandbox.journal (plan_id, epoch, step, mark) select id, epoch, $4, $5 from held"
+             insert into pgsandbox.journal (plan_id, epoch, step, mark)
+             select h.id, h.epoch, l.step, l.mark
+             from held h, unnest($4, $5) with ordinality l (step, mark, n) order by l.n"
         );
-        let point = match mark {
+        let (steps, marks): (Vec<&str>, Vec<&str>) = lines.iter().map(|(step, mark)| (step, mark.as_str())).unzip();
+        let point = match first {
             Mark::Intent => "note-intent",
             Mark::Done => "note-done",
             Mark::Undo => "note-undo",
@@ -85,14 +101,14 @@ impl Store {
                     (&Uuid::from(held.plan), Type::UUID),
                     (&held.holder, Type::INT4),
                     (&held.epoch, Type::INT8),
-                    (&step, Type::TEXT),
-                    (&mark.as_str(), Type::TEXT),
+                    (&steps, Type::TEXT_ARRAY),
+                    (&marks, Type::TEXT_ARRAY),
                 ],
             )
             .await
             .map_err(self.typed("write the journal"))?;
         self.written(point).await?;
-        fenced(written)
+        if written == 0 { Err(StoreError::Fenced) } else { Ok(()) }
     }
 
     /// Returns the steps of a plan that were begun, in order, each once.
@@ -112,24 +128,31 @@ impl Store {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
-    /// Ends a create plan well: the sandbox is ready.
+    /// Ends a create plan well: its last steps are done, and the sandbox is ready.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if the plan has changed hands.
-    pub async fn finish_create(&self, held: &Held) -> Result<Sandbox, StoreError> {
+    pub async fn finish_create(&self, held: &Held, done: &[&str]) -> Result<Sandbox, StoreError> {
         let sql = format!(
             "with p as (update pgsandbox.plans p set state = 'done', holder = null where {HELD} and p.state = 'running'
-                        returning p.sandbox_id),
+                        returning p.id, p.epoch, p.sandbox_id),
+                  j as ({}),
                   b as (update pgsandbox.sandboxes b set state = 'ready' from p
                         where b.id = p.sandbox_id and b.state = 'creating' returning b.*)
-             select {SANDBOX_COLUMNS} from b"
+             select {SANDBOX_COLUMNS} from b",
+            lines("p", "$4", Mark::Done)
         );
         let row = self
             .session("finish-create")
             .await?
             .query_typed_opt(
                 &sql,
-                &[(&Uuid::from(held.plan), Type::UUID), (&held.holder, Type::INT4), (&held.epoch, Type::INT8)],
+                &[
+                    (&Uuid::from(held.plan), Type::UUID),
+                    (&held.holder, Type::INT4),
+                    (&held.epoch, Type::INT8),
+                    (&done, Type::TEXT_ARRAY),
+                ],
             )
             .await
             .map_err(self.typed("end a plan"))?;
@@ -148,39 +171,43 @@ impl Store {
              update pgsandbox.sandboxes b set state = 'deleting', failure = coalesce(b.failure, $4) from p
              where b.id = p.sandbox_id and b.state in ('creating', 'deleting')"
         );
-        self.end(held, "begin-undo", &sql, reason).await
+        self.end(held, "begin-undo", &sql, (&reason, Type::TEXT)).await
     }
 
-    /// Ends a plan that was taken back: the sandbox has failed, and its idempotency key is free again.
+    /// Ends a plan whose last steps are taken back: the sandbox has failed, and its idempotency key is free again.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if the plan has changed hands.
-    pub async fn finish_undo(&self, held: &Held) -> Result<(), StoreError> {
+    pub async fn finish_undo(&self, held: &Held, undone: &[&str]) -> Result<(), StoreError> {
         let sql = format!(
-            "with p as (update pgsandbox.plans p set state = 'undone', holder = null where {HELD} and $4 = ''
-                        returning p.sandbox_id),
+            "with p as (update pgsandbox.plans p set state = 'undone', holder = null where {HELD}
+                        returning p.id, p.epoch, p.sandbox_id),
+                  j as ({}),
                   k as (delete from pgsandbox.idempotency k using p where k.sandbox_id = p.sandbox_id)
              update pgsandbox.sandboxes b
              set state = 'failed', ended_at = now(), bytes = null, owner_sealed = '', readonly_sealed = '' from p
-             where b.id = p.sandbox_id and b.state = 'deleting'"
+             where b.id = p.sandbox_id and b.state = 'deleting'",
+            lines("p", "$4", Mark::Undone)
         );
-        self.end(held, "finish-undo", &sql, "").await
+        self.end(held, "finish-undo", &sql, (&undone, Type::TEXT_ARRAY)).await
     }
 
-    /// Ends a delete plan: the sandbox is gone, and so are its sealed passwords.
+    /// Ends a delete plan: its last steps are done, the sandbox is gone, and so are its sealed passwords.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if the plan has changed hands.
-    pub async fn finish_delete(&self, held: &Held) -> Result<(), StoreError> {
+    pub async fn finish_delete(&self, held: &Held, done: &[&str]) -> Result<(), StoreError> {
         let sql = format!(
-            "with p as (update pgsandbox.plans p set state = 'done', holder = null where {HELD} and $4 = ''
-                        returning p.sandbox_id)
+            "with p as (update pgsandbox.plans p set state = 'done', holder = null where {HELD}
+                        returning p.id, p.epoch, p.sandbox_id),
+                  j as ({})
              update pgsandbox.sandboxes b
              set state = case when b.failure is null then 'deleted' else 'failed' end,
                  ended_at = now(), bytes = null, owner_sealed = '', readonly_sealed = '' from p
-             where b.id = p.sandbox_id and b.state = 'deleting'"
+             where b.id = p.sandbox_id and b.state = 'deleting'",
+            lines("p", "$4", Mark::Done)
         );
-        self.end(held, "finish-delete", &sql, "").await
+        self.end(held, "finish-delete", &sql, (&done, Type::TEXT_ARRAY)).await
     }
 
     /// Lets go of a plan after a failed attempt; it is due again after a wait that doubles each time.
@@ -195,21 +222,32 @@ impl Store {
                      least({BACKOFF_SECONDS_MAX}, {BACKOFF_SECONDS} * power(2, least(p.attempts, 16))))
              where {HELD}"
         );
-        self.end(held, "release", &sql, reason).await
+        self.end(held, "release", &sql, (&reason, Type::TEXT)).await
     }
 
-    async fn end(&self, held: &Held, point: &'static str, sql: &str, reason: &str) -> Result<(), StoreError> {
+    /// Sends a statement that only the holder passes; `said` is its `$4`.
+    async fn end(
+        &self,
+        held: &Held,
+        point: &'static str,
+        sql: &str,
+        said: (&(dyn ToSql + Sync), Type),
+    ) -> Result<(), StoreError> {
         let changed = self
             .session(point)
             .await?
-            .execute(sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &reason])
+            .execute_typed(
+                sql,
+                &[(&Uuid::from(held.plan), Type::UUID), (&held.holder, Type::INT4), (&held.epoch, Type::INT8), said],
+            )
             .await
             .map_err(self.typed("change a plan"))?;
         self.written(point).await?;
         fenced(changed)
     }
 
-    /// Marks a sandbox for removal and takes the plan that does it. `running` are the plans that this server works on.
+    /// Marks a sandbox for removal and takes the plan that does it. `running` are the plans that this server works on,
+    /// `first` the steps that a new plan begins with: they are noted as begun with it.
     ///
     /// # Errors
     /// Fails if the metadata cannot be written.
@@ -220,11 +258,12 @@ impl Store {
         request_id: RequestId,
         only_expired: bool,
         running: &[PlanId],
+        first: &[&str],
     ) -> Result<BeginDelete, StoreError> {
         let me = self.number()?;
         let typed = self.typed("mark a sandbox for removal");
         let mut session = self.session("begin-delete").await?;
-        if let Some(begun) = self.mark_ready(&session, id, plan, request_id, only_expired).await? {
+        if let Some(begun) = self.mark_ready(&session, id, plan, request_id, only_expired, first).await? {
             self.written("mark-ready").await?;
             return Ok(begun);
         }
@@ -253,7 +292,7 @@ impl Store {
                 let row = transaction.query_opt(&sql, &[&Uuid::from(id), &me, &running]).await.map_err(&typed)?;
                 let Some(row) = row else { return Ok(BeginDelete::Theirs(sandbox)) };
                 let (plan, kind, epoch): (Uuid, String, i64) = (row.get(0), row.get(1), row.get(2));
-                Held { plan: plan.into(), sandbox: id, kind: PlanKind::parse(&kind)?, holder: me, epoch }
+                Held { plan: plan.into(), sandbox: id, kind: PlanKind::parse(&kind)?, holder: me, epoch, begun: false }
             }
             // Being made or removed without a plan is nothing that this program leaves, nor is ready with one: somebody
             // has edited the row. What is asked for here is that it goes.
@@ -270,15 +309,7 @@ impl Store {
                     .execute("update pgsandbox.sandboxes set state = 'deleting' where id = $1", &[&Uuid::from(id)])
                     .await
                     .map_err(&typed)?;
-                transaction
-                    .execute(
-                        "insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
-                         values ($1, $2, 'delete', 'running', $3, $4)",
-                        &[&Uuid::from(plan), &Uuid::from(id), &me, &Uuid::from(request_id)],
-                    )
-                    .await
-                    .map_err(&typed)?;
-                Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1 }
+                self.begin_plan(&transaction, (plan, PlanKind::Delete), id, request_id, first).await?
             }
         };
         self.pass("begin-delete-commit").await?;
@@ -286,6 +317,39 @@ impl Store {
         self.written("begin-delete").await?;
         sandbox.state = super::State::Deleting;
         Ok(BeginDelete::Ours(held, sandbox))
+    }
+
+    /// Writes a new plan that is ours, and that its first steps have begun.
+    pub(super) async fn begin_plan(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        (plan, kind): (PlanId, PlanKind),
+        sandbox: SandboxId,
+        request_id: RequestId,
+        first: &[&str],
+    ) -> Result<Held, StoreError> {
+        let me = self.number()?;
+        let sql = format!(
+            "with p as (insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
+                        values ($1, $2, $3, 'running', $4, $5) returning id, epoch)
+             {}",
+            lines("p", "$6", Mark::Intent)
+        );
+        transaction
+            .execute_typed(
+                &sql,
+                &[
+                    (&Uuid::from(plan), Type::UUID),
+                    (&Uuid::from(sandbox), Type::UUID),
+                    (&kind.as_str(), Type::TEXT),
+                    (&me, Type::INT4),
+                    (&Uuid::from(request_id), Type::UUID),
+                    (&first, Type::TEXT_ARRAY),
+                ],
+            )
+            .await
+            .map_err(self.typed("write a plan"))?;
+        Ok(Held { plan, sandbox, kind, holder: me, epoch: 1, begun: true })
     }
 
     /// Marks a sandbox for removal that is ready, as most are, and writes its plan: in one statement.
@@ -296,6 +360,7 @@ impl Store {
         plan: PlanId,
         request_id: RequestId,
         only_expired: bool,
+        first: &[&str],
     ) -> Result<Option<BeginDelete>, StoreError> {
         let me = self.number()?;
         self.pass("mark-ready").await?;
@@ -304,8 +369,10 @@ impl Store {
                         where b.id = $1 and b.prefix = $2 and b.state = 'ready' and (not $3 or b.expires_at <= now())
                         returning b.*),
                   p as (insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
-                        select $4, b.id, 'delete', 'running', $5, $6 from b)
-             select {SANDBOX_COLUMNS} from b"
+                        select $4, b.id, 'delete', 'running', $5, $6 from b returning id, epoch),
+                  j as ({})
+             select {SANDBOX_COLUMNS} from b",
+            lines("p", "$7", Mark::Intent)
         );
         let row = session
             .query_typed_opt(
@@ -317,12 +384,13 @@ impl Store {
                     (&Uuid::from(plan), Type::UUID),
                     (&me, Type::INT4),
                     (&Uuid::from(request_id), Type::UUID),
+                    (&first, Type::TEXT_ARRAY),
                 ],
             )
             .await
             .map_err(self.typed("mark a sandbox for removal"))?;
         let Some(row) = row else { return Ok(None) };
-        let held = Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1 };
+        let held = Held { plan, sandbox: id, kind: PlanKind::Delete, holder: me, epoch: 1, begun: true };
         Ok(Some(BeginDelete::Ours(held, record::sandbox(&self.profile, &row)?)))
     }
 
@@ -386,7 +454,7 @@ impl Store {
             let (plan, kind, epoch, attempts): (Uuid, String, i64, i32) =
                 (row.get(MORE), row.get(MORE + 1), row.get(MORE + 2), row.get(MORE + 3));
             let kind = PlanKind::parse(&kind)?;
-            let held = Held { plan: plan.into(), sandbox: sandbox.id, kind, holder: me, epoch };
+            let held = Held { plan: plan.into(), sandbox: sandbox.id, kind, holder: me, epoch, begun: false };
             claimed.push(Claimed { held, sandbox, attempts: u32::try_from(attempts).unwrap_or(0) });
         }
         Ok(claimed)

@@ -153,6 +153,13 @@ pub enum PlanKind {
 }
 
 impl PlanKind {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Delete => "delete",
+        }
+    }
+
     pub(super) fn parse(text: &str) -> Result<Self, StoreError> {
         match text {
             "create" => Ok(Self::Create),
@@ -175,6 +182,8 @@ pub struct Held {
     pub holder: i32,
     /// How often it has changed hands.
     pub epoch: i64,
+    /// Whether it was written just now, with the line that its first steps have begun.
+    pub begun: bool,
 }
 
 /// A mark in the journal.
@@ -258,6 +267,8 @@ pub struct Reservation {
     pub id: SandboxId,
     /// The plan that will make it.
     pub plan: PlanId,
+    /// The steps that the plan begins with, which are noted as begun with it.
+    pub first: Vec<&'static str>,
     /// The request it is made for.
     pub request_id: RequestId,
     /// Its names.

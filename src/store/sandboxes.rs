@@ -10,8 +10,7 @@ use uuid::Uuid;
 
 use super::record::{self, SANDBOX_COLUMNS, SOUND};
 use super::{
-    ByteLimits, Held, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store,
-    StoreError,
+    ByteLimits, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store, StoreError,
 };
 use crate::model::{Limit, SandboxId, Scope, Timestamp, Usage};
 
@@ -116,7 +115,7 @@ fn key_holder(new: &Reservation) -> String {
 }
 
 impl Store {
-    /// Writes a sandbox's row and its plan, if the quotas allow: one transaction, in which reservations of the same
+    /// Writes a sandbox's row, its plan and that the first steps have begun, if the quotas allow: one transaction, in which reservations of the same
     /// owner, then of the same group owner, wait for each other.
     ///
     /// Each lock and each count is a statement of its own: in READ COMMITTED a statement sees what was committed
@@ -125,7 +124,7 @@ impl Store {
     /// # Errors
     /// Fails if a quota is used up, the name is taken, or the idempotency key stands for another request.
     pub async fn reserve(&self, new: &Reservation) -> Result<Reserved, ReserveError> {
-        let holder = self.number()?;
+        self.number()?;
         let typed = self.typed("reserve a sandbox");
         let mut session = self.session("reserve").await?;
         let transaction = session
@@ -151,14 +150,8 @@ impl Store {
             self.check_quota(&transaction, bucket, &new.limits).await?;
         }
         let sandbox = self.insert(&transaction, new).await?;
-        transaction
-            .execute(
-                "insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
-                 values ($1, $2, 'create', 'running', $3, $4)",
-                &[&Uuid::from(new.plan), &Uuid::from(new.id), &holder, &Uuid::from(new.request_id)],
-            )
-            .await
-            .map_err(&typed)?;
+        let plan = (new.plan, PlanKind::Create);
+        let held = self.begin_plan(&transaction, plan, new.id, new.request_id, &new.first).await?;
         if let Some(idempotency) = &new.idempotency {
             transaction
                 .execute(
@@ -179,7 +172,6 @@ impl Store {
         self.pass("reserve-commit").await?;
         transaction.commit().await.map_err(&typed)?;
         self.written("reserve").await?;
-        let held = Held { plan: new.plan, sandbox: new.id, kind: PlanKind::Create, holder, epoch: 1 };
         Ok(Reserved::New(Box::new(sandbox), held))
     }
 

@@ -20,7 +20,7 @@ use super::toy_engine::{any_permit, create, upkeep};
 /// Long enough for anything here.
 const WAIT: Duration = Duration::from_secs(60);
 /// Every so many of a create's points are tried: each takes a server's start.
-const STRIDE: u64 = 3;
+const STRIDE: u64 = 2;
 /// More points than a create passes.
 const POINTS_MAX: u64 = 60;
 

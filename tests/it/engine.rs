@@ -62,13 +62,13 @@ impl Bench {
     }
 
     async fn create(&self, spec: &SandboxSpec) {
-        for step in self.engine.create_steps(spec) {
+        for step in self.engine.create_steps() {
             self.engine.run(step, spec).await.unwrap_or_else(|e| panic!("{}: {}: {e:?}", self.name(), step.name));
         }
     }
 
     async fn delete(&self, spec: &SandboxSpec) {
-        let steps = self.engine.delete_steps(spec);
+        let steps = self.engine.delete_steps();
         for step in steps.foreground.into_iter().chain(steps.background) {
             self.engine.run(step, spec).await.unwrap_or_else(|e| panic!("{}: {}: {e:?}", self.name(), step.name));
         }
@@ -152,7 +152,7 @@ async fn every_step_and_every_undo_may_find_its_work_done() {
     for bench in benches() {
         let mut spec = spec("twice");
         spec.extensions = vec!["citext".to_owned()];
-        let steps = bench.engine.create_steps(&spec);
+        let steps = bench.engine.create_steps();
         // before anything is there
         for step in steps.iter().rev() {
             bench.engine.undo(*step, &spec).await.unwrap();
@@ -173,7 +173,7 @@ async fn every_step_and_every_undo_may_find_its_work_done() {
         }
         bench.nothing_is_left(&spec).await;
         bench.create(&spec).await;
-        let delete = bench.engine.delete_steps(&spec);
+        let delete = bench.engine.delete_steps();
         for step in delete.foreground.iter().chain(&delete.background) {
             for _ in 0..2 {
                 bench.engine.run(*step, &spec).await.unwrap_or_else(|e| panic!("{}: {e:?}", bench.name()));
@@ -187,7 +187,7 @@ async fn every_step_and_every_undo_may_find_its_work_done() {
 #[tokio::test]
 async fn a_plan_that_stops_after_any_step_can_be_taken_back_and_deleted() {
     for bench in benches() {
-        let steps = bench.engine.create_steps(&spec("x"));
+        let steps = bench.engine.create_steps();
         for done in 0..=steps.len() {
             for taken_back in [true, false] {
                 let spec = spec("partial");
@@ -211,7 +211,7 @@ async fn a_plan_that_stops_after_any_step_can_be_taken_back_and_deleted() {
 async fn nobody_can_enter_a_database_before_it_is_opened() {
     for bench in benches() {
         let spec = spec("closed");
-        let steps = bench.engine.create_steps(&spec);
+        let steps = bench.engine.create_steps();
         let open = steps.iter().position(|s| s.name == "open-database").unwrap();
         for step in &steps[..open] {
             bench.engine.run(*step, &spec).await.unwrap();
@@ -239,7 +239,7 @@ async fn closing_ends_sessions_that_hold_what_is_to_be_changed() {
             .await
             .unwrap();
         b.batch_execute(&format!("BEGIN; ALTER DATABASE {} CONNECTION LIMIT 7", spec.names.database)).await.unwrap();
-        for step in bench.engine.delete_steps(&spec).foreground {
+        for step in bench.engine.delete_steps().foreground {
             bench.engine.run(step, &spec).await.unwrap_or_else(|e| panic!("{}: {e:?}", bench.name()));
         }
         assert!(a.simple_query("SELECT 1").await.is_err() && b.simple_query("SELECT 1").await.is_err());
@@ -339,7 +339,7 @@ async fn an_admins_session_in_the_database_makes_deletion_busy_or_is_ended() {
         let spec = spec("busy");
         bench.create(&spec).await;
         let visitor = bench.cluster.superuser(&spec.names.database).await;
-        let steps = bench.engine.delete_steps(&spec);
+        let steps = bench.engine.delete_steps();
         let mut outcome = Ok(());
         for step in steps.foreground.iter().chain(&steps.background) {
             outcome = bench.engine.run(*step, &spec).await;
@@ -373,11 +373,11 @@ async fn names_that_are_not_a_sandboxs_own_are_never_touched() {
     for bench in benches() {
         let mut spec = spec("mine");
         spec.names.database = "postgres".to_owned();
-        let delete = bench.engine.delete_steps(&spec);
+        let delete = bench.engine.delete_steps();
         for step in delete.foreground.iter().chain(&delete.background) {
             assert!(matches!(bench.engine.run(*step, &spec).await, Err(EngineError::Unsupported(_))), "{}", step.name);
         }
-        for step in bench.engine.create_steps(&spec) {
+        for step in bench.engine.create_steps() {
             assert!(matches!(bench.engine.undo(step, &spec).await, Err(EngineError::Unsupported(_))), "{}", step.name);
         }
     }
@@ -389,7 +389,7 @@ async fn a_database_of_another_owner_is_not_taken_over_or_dropped() {
         let spec = spec("taken");
         let admin = bench.cluster.superuser("postgres").await;
         admin.batch_execute(&format!("CREATE DATABASE {}", spec.names.database)).await.unwrap();
-        let steps = bench.engine.create_steps(&spec);
+        let steps = bench.engine.create_steps();
         bench.engine.run(steps[0], &spec).await.unwrap();
         assert!(matches!(bench.engine.run(steps[1], &spec).await, Err(EngineError::Refused { .. })));
         assert!(matches!(bench.engine.undo(steps[1], &spec).await, Err(EngineError::Refused { .. })));
@@ -437,7 +437,7 @@ async fn an_untrusted_extension_needs_a_superuser_and_a_dangerous_one_is_never_m
             let mut spec = spec("refused");
             spec.extensions = vec![name.to_owned()];
             let mut outcome = Ok(());
-            for step in bench.engine.create_steps(&spec) {
+            for step in bench.engine.create_steps() {
                 outcome = outcome.and(bench.engine.run(step, &spec).await);
             }
             let refused = matches!(&outcome, Err(EngineError::Known(f)) if f.code == Code::ExtensionNotAllowed);

@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use pgsandbox::engine::Engine;
 use pgsandbox::engine::postgres::{
     PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin,
 };
-use pgsandbox::engine::{Engine, SandboxSpec};
-use pgsandbox::model::{SandboxId, SandboxNames, Secret, Timestamp};
 
 /// Which scene of the proof each name is played in, one per line.
 const PLAYED: &str = "tests/proofs/lib/faults-recorded.txt";
@@ -105,17 +104,8 @@ fn of_steps() -> Vec<String> {
     let url = PostgresUrl::parse("postgres://admin@127.0.0.1:1/postgres", UrlOrigin::Operator).unwrap();
     let settings = PostgresSettings::new("local", "pgsandbox", ServerSource::External(url));
     let engine = PostgresEngine::new(PostgresServer::new(settings));
-    let id = SandboxId::fresh();
-    let spec = SandboxSpec {
-        id,
-        names: SandboxNames::new("pgsandbox", None, id),
-        owner_password: Secret::new(""),
-        readonly_password: Secret::new(""),
-        expires_at: Timestamp::from_unix_ms(0),
-        extensions: Vec::new(),
-    };
-    let delete = engine.delete_steps(&spec);
-    let create = engine.create_steps(&spec);
+    let delete = engine.delete_steps();
+    let create = engine.create_steps();
     let plans = [
         ("create", create.clone()),
         ("undo", create),

@@ -413,6 +413,78 @@ async fn a_server_that_was_paused_and_lost_its_plan_writes_nothing_and_leaves_no
     ground.check_settled(0, "the paused one came back").await;
 }
 
+/// It does not get as far as the line that would tell it that the plan is no longer its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_its_plan_and_then_fails_leaves_nothing_either() {
+    let after = [Point::Step("database:made"), Point::Step("furnish"), Point::Step("furnish:done")];
+    for then in after.into_iter().chain([Point::Statement("note-done")]) {
+        let ground = Ground::new();
+        let gate = Gate::then_fails(Some(Point::Step("database")), then);
+        let paused = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
+        let call = tokio::spawn({
+            let paused = paused.clone();
+            async move { create(&paused).await }
+        });
+        gate.reached.notified().await;
+        ground.sql("update pgsandbox.servers set heartbeat_at = '-infinity'").await;
+        let other = ground.core().await;
+        upkeep(&other).await.unwrap();
+        gate.go_on.notify_one();
+        let failure = call.await.unwrap().unwrap_err();
+        assert_ne!(failure.code, Code::Busy, "it was told before `{then}`");
+        ground.check_settled(0, &format!("the paused one came back and failed at `{then}`")).await;
+    }
+}
+
+/// Lines of the plan of the one sandbox there is, by the transaction that wrote them.
+async fn commits(ground: &Ground) -> Vec<String> {
+    ground
+        .texts(
+            "select string_agg(step || ' ' || mark, ', ' order by line) from pgsandbox.journal
+             group by xmin::text::bigint order by min(line)",
+        )
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn that_a_step_is_done_and_that_the_next_has_begun_is_one_commit() {
+    let ground = Ground::new();
+    let core = ground.core().await;
+    let sandbox = create(&core).await.unwrap();
+    let plan_of_row = "select (b.xmin = j.xmin)::text from pgsandbox.sandboxes b, pgsandbox.journal j
+                       where j.line = (select max(line) from pgsandbox.journal)";
+    let making = [
+        "roles intent",
+        "roles done, database intent, furnish intent",
+        "database done, furnish done, open intent",
+        "open done",
+    ];
+    assert_eq!(commits(&ground).await, making);
+    assert_eq!(ground.texts(plan_of_row).await, ["true"], "the last line is written when the sandbox is ready");
+    ground.sql("delete from pgsandbox.journal").await;
+    core.delete(&any_permit(), sandbox.id, Some(WAIT)).await.unwrap();
+    let removing =
+        ["bar intent", "bar done, drop-database intent", "drop-database done, drop-roles intent", "drop-roles done"];
+    assert_eq!(commits(&ground).await, removing);
+    assert_eq!(ground.texts(plan_of_row).await, ["true"], "the last line is written when the sandbox is gone");
+    ground.sql("delete from pgsandbox.journal").await;
+
+    let failing = Gate::then_fails(None, Point::Step("open"));
+    let core = ground.core_with(Setup { points: failing, ..Setup::default() }).await;
+    create(&core).await.unwrap_err();
+    let taking_back = [
+        "roles intent",
+        "roles done, database intent, furnish intent",
+        "database done, furnish done, open intent",
+        "open undo",
+        "open undone, furnish undo",
+        "furnish undone, database undo",
+        "database undone, roles undo",
+        "roles undone",
+    ];
+    assert_eq!(commits(&ground).await, taking_back);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_line_of_an_older_epoch_is_refused() {
     let ground = Ground::new();
@@ -421,7 +493,7 @@ async fn every_line_of_an_older_epoch_is_refused() {
     let (old, new) = (ground.store(), ground.store());
     old.open().await.unwrap();
     new.open().await.unwrap();
-    let begun = old.begin_delete(sandbox.id, PlanId::fresh(), RequestId::fresh(), false, &[]).await.unwrap();
+    let begun = old.begin_delete(sandbox.id, PlanId::fresh(), RequestId::fresh(), false, &[], &["bar"]).await.unwrap();
     let BeginDelete::Ours(held, _) = begun else { panic!("{begun:?}") };
     assert!(new.claim(&[], Whose::Anybodys, 10).await.unwrap().is_empty(), "the holder lives");
     ground.sql("update pgsandbox.servers set heartbeat_at = '-infinity' where number = (select min(holder) from pgsandbox.plans)").await;
@@ -430,14 +502,14 @@ async fn every_line_of_an_older_epoch_is_refused() {
     assert_eq!(claimed[0].held.epoch, held.epoch + 1);
     use pgsandbox::store::Mark;
     for mark in [Mark::Intent, Mark::Done, Mark::Undo, Mark::Undone] {
-        assert!(matches!(old.note(&held, "bar", mark).await, Err(StoreError::Fenced)));
+        assert!(matches!(old.note(&held, &[("bar", mark)]).await, Err(StoreError::Fenced)));
     }
-    assert!(matches!(old.finish_delete(&held).await, Err(StoreError::Fenced)));
-    assert!(matches!(old.finish_create(&held).await, Err(StoreError::Fenced)));
+    assert!(matches!(old.finish_delete(&held, &["bar"]).await, Err(StoreError::Fenced)));
+    assert!(matches!(old.finish_create(&held, &["bar"]).await, Err(StoreError::Fenced)));
     assert!(matches!(old.begin_undo(&held, "x").await, Err(StoreError::Fenced)));
-    assert!(matches!(old.finish_undo(&held).await, Err(StoreError::Fenced)));
+    assert!(matches!(old.finish_undo(&held, &["bar"]).await, Err(StoreError::Fenced)));
     assert!(matches!(old.release(&held, "x").await, Err(StoreError::Fenced)));
-    new.note(&claimed[0].held, "bar", Mark::Intent).await.unwrap();
+    new.note(&claimed[0].held, &[("bar", Mark::Intent)]).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -60,12 +60,13 @@ pub struct Toy {
     pub points: Arc<dyn FailPoints>,
 }
 
-const ROLES: Step = Step { name: "roles", label: "making roles" };
-const DATABASE: Step = Step { name: "database", label: "making the database" };
-const OPEN: Step = Step { name: "open", label: "letting the roles in" };
-const BAR: Step = Step { name: "bar", label: "letting nobody in" };
-const DROP_DATABASE: Step = Step { name: "drop-database", label: "dropping the database" };
-const DROP_ROLES: Step = Step { name: "drop-roles", label: "dropping the roles" };
+const ROLES: Step = Step::new("roles", "making roles");
+const DATABASE: Step = Step::new("database", "making the database");
+const FURNISH: Step = Step::inner("furnish", "putting things into the database");
+const OPEN: Step = Step::new("open", "letting the roles in");
+const BAR: Step = Step::new("bar", "letting nobody in");
+const DROP_DATABASE: Step = Step::new("drop-database", "dropping the database");
+const DROP_ROLES: Step = Step::new("drop-roles", "dropping the roles");
 
 impl Toy {
     fn refused(action: &'static str) -> EngineError {
@@ -98,11 +99,11 @@ impl Engine for Toy {
         Ok(ServerInfo { major: 7, version: "7.1 toy".to_owned(), superuser: true })
     }
 
-    fn create_steps(&self, _sandbox: &SandboxSpec) -> Vec<Step> {
-        vec![ROLES, DATABASE, OPEN]
+    fn create_steps(&self) -> Vec<Step> {
+        vec![ROLES, DATABASE, FURNISH, OPEN]
     }
 
-    fn delete_steps(&self, _sandbox: &SandboxSpec) -> DeleteSteps {
+    fn delete_steps(&self) -> DeleteSteps {
         DeleteSteps { foreground: vec![BAR], background: vec![DROP_DATABASE, DROP_ROLES] }
     }
 
@@ -119,6 +120,10 @@ impl Engine for Toy {
                 self.world.with(|things| things.databases.insert(names.database));
                 self.half_way("database:made").await
             }
+            "furnish" => match self.world.with(|things| things.databases.contains(&names.database)) {
+                true => self.half_way("furnish:done").await,
+                false => Err(Self::refused("furnish what is not there")),
+            },
             "open" => {
                 self.world.with(|things| things.open.insert(names.database));
                 self.half_way("open:done").await
@@ -154,6 +159,7 @@ impl Engine for Toy {
             "database" => {
                 things.databases.remove(&names.database);
             }
+            "furnish" => {}
             _ => {
                 things.open.remove(&names.database);
             }
@@ -321,10 +327,11 @@ impl FailPoints for Script {
     }
 }
 
-/// Waits at one point until told to go on.
+/// Waits at one point until told to go on, and may fail at one that comes after it.
 #[derive(Default)]
 pub struct Gate {
     at: Mutex<Option<Point>>,
+    then_fails: Mutex<Option<Point>>,
     pub reached: Notify,
     pub go_on: Notify,
 }
@@ -332,6 +339,11 @@ pub struct Gate {
 impl Gate {
     pub fn at(point: Point) -> Arc<Self> {
         Arc::new(Self { at: Mutex::new(Some(point)), ..Self::default() })
+    }
+
+    /// Waits at the one, if there is one, and fails at the other.
+    pub fn then_fails(at: Option<Point>, then: Point) -> Arc<Self> {
+        Arc::new(Self { at: Mutex::new(at), then_fails: Mutex::new(Some(then)), ..Self::default() })
     }
 }
 
@@ -343,7 +355,7 @@ impl FailPoints for Gate {
             self.reached.notify_one();
             self.go_on.notified().await;
         }
-        false
+        self.at.lock().unwrap().is_none() && self.then_fails.lock().unwrap().take_if(|then| *then == point).is_some()
     }
 }
 
@@ -440,6 +452,16 @@ impl Ground {
         drop(client);
         connection.await.unwrap().unwrap();
         count
+    }
+
+    /// Returns the texts that a query gives, one per row.
+    pub async fn texts(&self, sql: &str) -> Vec<String> {
+        let (client, connection) = self.config().connect(NoTls).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let texts = client.query(sql, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        drop(client);
+        connection.await.unwrap().unwrap();
+        texts
     }
 
     /// Makes every wait be over.

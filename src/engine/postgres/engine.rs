@@ -57,11 +57,11 @@ impl Engine for PostgresEngine {
         self.server.info().await
     }
 
-    fn create_steps(&self, _sandbox: &SandboxSpec) -> Vec<Step> {
+    fn create_steps(&self) -> Vec<Step> {
         steps::create_steps()
     }
 
-    fn delete_steps(&self, _sandbox: &SandboxSpec) -> DeleteSteps {
+    fn delete_steps(&self) -> DeleteSteps {
         steps::delete_steps()
     }
 

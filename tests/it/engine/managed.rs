@@ -123,7 +123,7 @@ async fn a_managed_engine_starts_its_server_on_demand_and_every_check_passes() {
     assert!(info.superuser);
     let (spec, other) = (spec("managed"), spec("neighbour"));
     for spec in [&spec, &other] {
-        for step in engine.create_steps(spec) {
+        for step in engine.create_steps() {
             engine.run(step, spec).await.unwrap();
         }
     }
@@ -143,7 +143,7 @@ async fn a_managed_engine_starts_its_server_on_demand_and_every_check_passes() {
     assert_eq!((row.get::<_, &str>(0), row.get::<_, &str>(1)), ("pgsandbox", "pgsandbox_admin"));
     drop(metadata);
     for spec in [&spec, &other] {
-        let steps = engine.delete_steps(spec);
+        let steps = engine.delete_steps();
         for step in steps.foreground.into_iter().chain(steps.background) {
             engine.run(step, spec).await.unwrap();
         }
@@ -157,7 +157,7 @@ async fn nothing_of_a_statement_or_a_password_is_in_the_servers_log() {
     let place = place();
     let engine = place.engine();
     let spec = spec("secrets");
-    for step in engine.create_steps(&spec) {
+    for step in engine.create_steps() {
         engine.run(step, &spec).await.unwrap();
     }
     let connection = engine.connection(&spec, CredentialAccess::Owner);

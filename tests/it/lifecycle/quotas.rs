@@ -54,6 +54,7 @@ async fn reserve(
     let reservation = Reservation {
         id,
         plan: PlanId::fresh(),
+        first: Vec::new(),
         request_id: RequestId::fresh(),
         names: SandboxNames::new("toy", None, id),
         engine: "toy".to_owned(),

@@ -19,16 +19,16 @@ use super::server::PostgresServer;
 use crate::engine::{DeleteSteps, EngineError, SandboxSpec, ServerInfo, Step};
 use crate::model::{Secret, Timestamp};
 
-const CREATE_ROLES: Step = Step { name: "create-roles", label: "creating the roles" };
-const CREATE_DATABASE: Step = Step { name: "create-database", label: "creating the database" };
-const PREPARE_DATABASE: Step = Step { name: "prepare-database", label: "preparing the database" };
-const OPEN_DATABASE: Step = Step { name: "open-database", label: "opening the database to its roles" };
-const PREPARE_OWNER: Step = Step { name: "prepare-owner", label: "preparing the owner's and the reader's rights" };
-const CLOSE: Step = Step { name: "close", label: "closing the database" };
-const CLEAR: Step = Step { name: "clear", label: "removing what would hold the database" };
-const DROP_DATABASE: Step = Step { name: "drop-database", label: "dropping the database" };
-const DROP_OWNED: Step = Step { name: "drop-owned", label: "removing what the roles own elsewhere" };
-const DROP_ROLES: Step = Step { name: "drop-roles", label: "dropping the roles" };
+const CREATE_ROLES: Step = Step::new("create-roles", "creating the roles");
+const CREATE_DATABASE: Step = Step::new("create-database", "creating the database");
+const PREPARE_DATABASE: Step = Step::inner("prepare-database", "preparing the database");
+const OPEN_DATABASE: Step = Step::new("open-database", "opening the database to its roles");
+const PREPARE_OWNER: Step = Step::inner("prepare-owner", "preparing the owner's and the reader's rights");
+const CLOSE: Step = Step::new("close", "closing the database");
+const CLEAR: Step = Step::new("clear", "removing what would hold the database");
+const DROP_DATABASE: Step = Step::new("drop-database", "dropping the database");
+const DROP_OWNED: Step = Step::new("drop-owned", "removing what the roles own elsewhere");
+const DROP_ROLES: Step = Step::new("drop-roles", "dropping the roles");
 
 /// Returns the steps that make a sandbox.
 pub(super) fn create_steps() -> Vec<Step> {
