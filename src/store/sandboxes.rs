@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use futures_util::TryFutureExt as _;
+use futures_util::future::{try_join, try_join_all};
 use sha2::{Digest, Sha256};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -119,7 +121,8 @@ impl Store {
     /// owner, then of the same group owner, wait for each other.
     ///
     /// Each lock and each count is a statement of its own: in READ COMMITTED a statement sees what was committed
-    /// before *it* began, so the count sees what the last holder of the lock wrote.
+    /// before *it* began, so the count sees what the last holder of the lock wrote. What does not depend on an answer is
+    /// sent without waiting for it; the server does one after the other all the same, and nothing after one that failed.
     ///
     /// # Errors
     /// Fails if a quota is used up, the name is taken, or the idempotency key stands for another request.
@@ -138,20 +141,18 @@ impl Store {
             group: new.group_owner.as_deref(),
             scope,
         });
-        for bucket in &buckets {
+        let lock = async |bucket: &Bucket<'_>| {
             let key = bucket.lock_key(&self.prefix);
-            let lock = "select pg_catalog.pg_advisory_xact_lock($1)";
-            transaction.query_typed(lock, &[(&key, Type::INT8)]).await.map_err(&typed)?;
-        }
+            transaction.query_typed("select pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)]).await
+        };
+        try_join_all(buckets.iter().map(lock)).await.map_err(&typed)?;
         if let Some(id) = self.replay(&transaction, new).await? {
             return Ok(Reserved::Replayed(id));
         }
-        for bucket in &buckets {
-            self.check_quota(&transaction, bucket, &new.limits).await?;
-        }
-        let sandbox = self.insert(&transaction, new).await?;
+        self.check_quotas(&transaction, &buckets, &new.limits).await?;
         let plan = (new.plan, PlanKind::Create);
-        let held = self.begin_plan(&transaction, plan, new.id, new.request_id, &new.first).await?;
+        let plan = self.begin_plan(&transaction, plan, new.id, new.request_id, &new.first).map_err(ReserveError::from);
+        let (sandbox, held) = try_join(self.insert(&transaction, new), plan).await?;
         if let Some(idempotency) = &new.idempotency {
             transaction
                 .execute(
@@ -186,11 +187,12 @@ impl Store {
         if self.replay(&transaction, new).await?.is_some() {
             return Ok(());
         }
-        for scope in [Scope::Principal, Scope::Group] {
-            let bucket = Bucket { owner: &new.owner, group: new.group_owner.as_deref(), scope };
-            self.check_quota(&transaction, &bucket, &new.limits).await?;
-        }
-        Ok(())
+        let buckets = [Scope::Principal, Scope::Group].map(|scope| Bucket {
+            owner: &new.owner,
+            group: new.group_owner.as_deref(),
+            scope,
+        });
+        self.check_quotas(&transaction, &buckets, &new.limits).await
     }
 
     /// Finds the sandbox that the idempotency key stands for already.
@@ -222,13 +224,17 @@ impl Store {
         if digest == idempotency.digest { Ok(Some(id.into())) } else { Err(ReserveError::IdempotencyConflict) }
     }
 
-    async fn check_quota(
+    async fn check_quotas(
         &self,
         transaction: &Transaction<'_>,
-        bucket: &Bucket<'_>,
+        buckets: &[Bucket<'_>],
         limits: &QuotaLimits,
     ) -> Result<(), ReserveError> {
-        let used = self.count(transaction, bucket).await?;
+        let used = try_join_all(buckets.iter().map(|bucket| self.count(transaction, bucket))).await?;
+        buckets.iter().zip(used).try_for_each(|(bucket, used)| self.check_quota(bucket, &used, limits))
+    }
+
+    fn check_quota(&self, bucket: &Bucket<'_>, used: &Counted, limits: &QuotaLimits) -> Result<(), ReserveError> {
         let (profile, who) = (self.profile.clone(), bucket.who());
         let over = |limit: Option<&Limit>, used: u64| limit.filter(|limit| used >= limit.value).cloned();
         if let Some(limit) = over(limits.live.get(&bucket.scope), used.live) {
@@ -274,27 +280,27 @@ impl Store {
              returning *) select {SANDBOX_COLUMNS} from b"
         );
         let inserted = transaction
-            .query_one(
+            .query_typed_one(
                 &sql,
                 &[
-                    &Uuid::from(new.id),
-                    &self.prefix,
-                    &new.engine,
-                    &new.names.database,
-                    &new.names.owner_role,
-                    &new.names.readonly_role,
-                    &new.owner_sealed,
-                    &new.readonly_sealed,
-                    &new.owner,
-                    &new.subject,
-                    &new.group_owner,
-                    &record::labels_json(&new.labels),
-                    &new.hint,
-                    &new.origin.as_str(),
-                    &new.extensions,
-                    &ttl,
-                    &owner_bytes_max,
-                    &group_bytes_max,
+                    (&Uuid::from(new.id), Type::UUID),
+                    (&self.prefix, Type::TEXT),
+                    (&new.engine, Type::TEXT),
+                    (&new.names.database, Type::TEXT),
+                    (&new.names.owner_role, Type::TEXT),
+                    (&new.names.readonly_role, Type::TEXT),
+                    (&new.owner_sealed, Type::BYTEA),
+                    (&new.readonly_sealed, Type::BYTEA),
+                    (&new.owner, Type::TEXT),
+                    (&new.subject, Type::TEXT),
+                    (&new.group_owner, Type::TEXT),
+                    (&record::labels_json(&new.labels), Type::JSONB),
+                    (&new.hint, Type::TEXT),
+                    (&new.origin.as_str(), Type::TEXT),
+                    (&new.extensions, Type::TEXT_ARRAY),
+                    (&ttl, Type::INT4),
+                    (&owner_bytes_max, Type::INT8),
+                    (&group_bytes_max, Type::INT8),
                 ],
             )
             .await;

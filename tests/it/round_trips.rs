@@ -186,3 +186,27 @@ fn whoever_finds_a_managed_server_keeps_the_session_that_did() {
     // Upkeep, which begins beside the first call, may want one of its own.
     assert!((1..=2).contains(&logins), "{logins} logins into `postgres` for one call");
 }
+
+#[test]
+fn making_a_sandbox_costs_few_round_trips_and_one_login_into_it() {
+    let cluster = cluster();
+    let counting = Counting::before(cluster);
+    let home = home(cluster, &counting);
+    let mut server = Stdio::start(&home);
+    let mut make = || {
+        let before = counting.counts();
+        let made = server.call("create_database", &json!({"profile": PROFILE}));
+        assert_eq!(made["ok"], true, "{made:#}");
+        let after = counting.counts();
+        let sent = after.sent[before.sent.len()..].to_vec();
+        let logins = after.logins - before.logins;
+        let id = made["result"]["databaseId"].clone();
+        let gone = server.call("delete_database", &json!({"profile": PROFILE, "databaseId": id, "wait": true}));
+        assert_eq!(gone["ok"], true, "{gone:#}");
+        (sent.len(), logins, sent)
+    };
+    make();
+    // The program says now and then that it lives, and upkeep looks around.
+    let (trips, logins, sent) = (0..5).map(|_| make()).min().unwrap();
+    assert_eq!((trips, logins), (22, 1), "{sent:#?}");
+}

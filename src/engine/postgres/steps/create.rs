@@ -2,9 +2,10 @@
 //!
 //! A database is closed to everybody from its first moment until one transaction has taken PUBLIC's rights away.
 
+use futures_util::future::try_join;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::Work;
 use crate::engine::EngineError;
@@ -85,7 +86,8 @@ impl Work<'_> {
 
     async fn make_database(&self, session: &Client) -> Result<(), EngineError> {
         let names = &self.spec.names;
-        if let Some(found) = self.find_database(session).await? {
+        let (found, encoding) = try_join(self.find_database(session), self.encoding(session)).await?;
+        if let Some(found) = found {
             return if found.owner == names.owner_role { Ok(()) } else { Err(self.foreign_owner(&found.owner)) };
         }
         let closed = if self.info.superuser { "CONNECTION LIMIT 0" } else { "ALLOW_CONNECTIONS false" };
@@ -93,7 +95,7 @@ impl Work<'_> {
             "CREATE DATABASE {} OWNER {} TEMPLATE template0{} {closed}",
             ident(&names.database),
             ident(&names.owner_role),
-            self.encoding(session).await?
+            encoding
         );
         session.batch_execute(&sql).await.map_err(refused("create the database", self.profile()))
     }
@@ -154,18 +156,19 @@ impl Work<'_> {
         statements.push(format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {roles}"));
         statements.push(format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1"));
-        transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
-        // a REVOKE that could not revoke says so in a mere warning
-        let row = transaction
-            .query_typed_one(
-                "SELECT pg_catalog.has_database_privilege('public', $1::text, 'CONNECT, TEMPORARY, CREATE'), \
-                 pg_catalog.has_database_privilege($2::name, $1::text, 'CONNECT'), \
-                 pg_catalog.has_database_privilege($3::name, $1::text, 'CONNECT'), \
-                 pg_catalog.has_database_privilege($3::name, $1::text, 'TEMPORARY, CREATE')",
-                &[(&names.database, Type::TEXT), (&names.owner_role, Type::NAME), (&names.readonly_role, Type::NAME)],
-            )
-            .await
-            .map_err(&failed)?;
+        let statements = statements.join("; ");
+        let opened = transaction.batch_execute(&statements);
+        // a REVOKE that could not revoke says so in a mere warning; asked behind it, and not at all if it failed
+        let params: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&names.database, Type::TEXT), (&names.owner_role, Type::NAME), (&names.readonly_role, Type::NAME)];
+        let rights = transaction.query_typed_one(
+            "SELECT pg_catalog.has_database_privilege('public', $1::text, 'CONNECT, TEMPORARY, CREATE'), \
+             pg_catalog.has_database_privilege($2::name, $1::text, 'CONNECT'), \
+             pg_catalog.has_database_privilege($3::name, $1::text, 'CONNECT'), \
+             pg_catalog.has_database_privilege($3::name, $1::text, 'TEMPORARY, CREATE')",
+            &params,
+        );
+        let ((), row) = try_join(opened, rights).await.map_err(&failed)?;
         let (public, owner, reader, reader_more): (bool, bool, bool, bool) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
         if public || !owner || !reader || reader_more {
