@@ -11,7 +11,7 @@ mod policies;
 mod upkeep;
 
 use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::engine::postgres::{
 };
 use crate::identity::local_user;
 use crate::mcp::{Handler, RowsIn, serve_stdio};
-use crate::model::{Failure, Principal, RequestId, Timestamp, Transport, fault};
+use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fault};
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
 use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, UpkeepAudit};
@@ -96,43 +96,56 @@ enum StartError {
     Twice,
 }
 
-impl StartError {
-    /// Says what happened, why, and what to do: nobody but the person who starts the program reads it.
-    fn in_full(self) -> String {
-        let mut text = self.to_string();
-        let failure: Failure = match self {
-            Self::StateDir(error) => error.into(),
-            Self::Secret(error) => error.into(),
-            Self::Book(error) => error.into(),
-            Self::Failure(failure) => failure,
-            Self::Config(_) | Self::Telemetry(_) | Self::Url(_) | Self::Io(_) | Self::Faults(_) | Self::Twice => {
-                return text;
+/// Why the program does not start: what happened, why, and what to do. Nobody but the person who starts it reads it.
+#[derive(Debug)]
+pub struct Refusal {
+    /// All of it, for people.
+    pub text: String,
+    /// Each fault by itself, for programs.
+    pub failures: Vec<Failure>,
+}
+
+impl From<StartError> for Refusal {
+    fn from(error: StartError) -> Self {
+        let mut text = error.to_string();
+        let unusable = |what: String| Failure::new(Code::InvalidConfiguration, what);
+        let mut failure: Failure = match error {
+            StartError::StateDir(error) => error.into(),
+            StartError::Secret(error) => error.into(),
+            StartError::Book(error) => error.into(),
+            StartError::Failure(failure) => failure,
+            StartError::Config(error) => {
+                let failures = error.faults.iter().map(|fault| unusable(fault.to_string())).collect();
+                return Self { text, failures };
+            }
+            StartError::Telemetry(_) | StartError::Url(_) | StartError::Faults(_) => {
+                return Self { failures: vec![unusable(text.clone())], text };
+            }
+            StartError::Io(_) | StartError::Twice => {
+                return Self { failures: vec![Failure::new(Code::Internal, text.clone())], text };
             }
         };
-        if let Some(cause) = failure.audit {
+        if let Some(cause) = failure.audit.take() {
             text.push_str(&format!(": {cause}"));
+            failure.message.push_str(&format!(": {cause}"));
         }
-        if let Some(hint) = failure.hint {
+        if let Some(hint) = &failure.hint {
             text.push_str(&format!("\nhint: {hint}"));
         }
-        text
+        Self { text, failures: vec![failure] }
     }
 }
 
 /// Runs the program: reads the configuration, builds every part, does `work`, and ends in order.
-pub fn main<F, W>(lifetime: Lifetime, work: F) -> ExitCode
+///
+/// # Errors
+/// Fails if it does not start; then nothing was done.
+pub fn main<F, W>(lifetime: Lifetime, work: F) -> Result<ExitCode, Refusal>
 where
     F: FnOnce(Arc<App>) -> W,
     W: Future<Output = ExitCode>,
 {
-    match start(lifetime, work) {
-        Ok(code) => code,
-        Err(error) => {
-            // Standard output belongs to the protocol; a reader of standard error that left is no fault of ours.
-            drop(writeln!(io::stderr(), "error: {}", error.in_full()));
-            ExitCode::from(2)
-        }
-    }
+    Ok(start(lifetime, work)?)
 }
 
 fn start<F, W>(lifetime: Lifetime, work: F) -> Result<ExitCode, StartError>

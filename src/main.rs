@@ -6,17 +6,17 @@ use std::process::ExitCode;
 use pgsandbox::{app, cli};
 
 fn main() -> ExitCode {
-    match cli::parse(std::env::args_os(), io::stdin().is_terminal()) {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    match cli::parse(&arguments, io::stdin().is_terminal()) {
         Ok(cli::Command::Mcp { toolsets, rows_in }) => {
             app::main(app::Lifetime::Server, |app| async move { app.serve_stdio(&toolsets, &rows_in).await })
+                .unwrap_or_else(|refusal| cli::refused(&refusal, cli::Format::Text))
         }
         Ok(cli::Command::Other(matches)) => {
+            let format = cli::format_asked(&matches);
             app::main(app::Lifetime::OneShot, |app| async move { cli::run(&matches, &app).await })
+                .unwrap_or_else(|refusal| cli::refused(&refusal, format))
         }
-        Err(error) => {
-            // Help and version go to standard output, faults to standard error.
-            drop(error.print());
-            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
-        }
+        Err(error) => cli::misread(&error, &arguments),
     }
 }

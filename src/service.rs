@@ -21,7 +21,9 @@ use self::running::Running;
 use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
-use crate::model::{Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds};
+use crate::model::{
+    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds, Transport, fault,
+};
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
 use crate::policy::{Holder, Set};
@@ -134,7 +136,9 @@ impl Service {
             facts::show_texts(&mut context, set, script.as_deref(), &asks);
         }
         let context = trail.facts(context);
-        let decision = trail.decided(self.decide(set?.as_deref(), context, &asks)?);
+        let set = set?;
+        let decision = trail.decided(self.decide(set.as_deref(), context, &asks)?);
+        make_ready(set, context);
         let gate = Gate { context, decision, book: &*self.book, consents: &*self.consents };
         let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
         trail.admitted(limits);
@@ -151,16 +155,20 @@ impl Service {
     /// Waits for the policies, which are loaded beside the handshake.
     async fn policies(&self) -> Result<Arc<Holder>, Failure> {
         let mut policies = self.policies.clone();
-        let loaded = tokio::time::timeout(POLICIES_WAIT, policies.wait_for(Option::is_some)).await;
-        let holder = loaded.ok().and_then(Result::ok).and_then(|holder| holder.clone());
-        holder.ok_or_else(|| {
-            Failure::new(Code::PolicyNotReady, "the policies are still being loaded; the request was not run")
-        })
+        let loaded = tokio::time::timeout(fault::within(POLICIES_WAIT), policies.wait_for(Option::is_some)).await;
+        let not_run = |why| Failure::new(Code::PolicyNotReady, format!("{why}; the request was not run"));
+        let Ok(loaded) = loaded else {
+            return Err(
+                not_run("the policies are still being loaded").hint("try again; `pgsandbox doctor` shows how they are")
+            );
+        };
+        let holder = loaded.ok().and_then(|holder| holder.clone());
+        holder.ok_or_else(|| not_run("the policies were not loaded").hint("start the program again; its log says why"))
     }
 
     /// Returns the policies that serve; none for the one operation that may run without.
     async fn set(&self, operation: &str) -> Result<Option<Arc<Set>>, Failure> {
-        match self.policies().await?.current() {
+        match self.policies().await.and_then(|holder| holder.current()) {
             Ok(set) => Ok(Some(set)),
             Err(_) if operation == DIAGNOSIS => Ok(None),
             Err(failure) => Err(failure),
@@ -189,4 +197,11 @@ impl Service {
             tool_count: OPERATIONS.len(),
         }
     }
+}
+
+/// Prepares the next decision like this one beside what this call now waits for. A command makes no other call.
+fn make_ready(set: Option<Arc<Set>>, context: &Context) {
+    let Some(set) = set.filter(|_| context.principal.transport != Transport::Cli) else { return };
+    let (operation, owner) = (context.operation, context.principal.owner.clone());
+    drop(tokio::spawn(async move { set.make_ready(operation, &owner) }));
 }

@@ -326,9 +326,14 @@ fn shorten_all<'a>(
     buckets: impl Iterator<Item = (&'a str, &'a Bucket)>,
     now: Timestamp,
 ) -> bool {
+    let Some(latest_ns) = entries.0.values().copied().max() else { return false };
     let mut any = false;
     for (policy, bucket) in buckets {
         let empty_until_ns = unix_ns(now).saturating_add(empty_ns(bucket));
+        // Nothing in the account is later; its keys need not be made.
+        if latest_ns <= empty_until_ns {
+            continue;
+        }
         for key in account.keys(policy, &bucket.name) {
             if let Some(full_at_ns) = entries.0.get_mut(&key).filter(|full_at_ns| **full_at_ns > empty_until_ns) {
                 *full_at_ns = empty_until_ns;

@@ -207,7 +207,8 @@ impl Book for FileBook {
         if changed.is_ok() && entries != before {
             let number = number.saturating_add(1);
             fault::reach("file.book.write").map_err(|injected| io_error(path, &injected.into()))?;
-            file.write_all_at(&encode(number, &entries), place(number)).map_err(|error| io_error(path, &error))?;
+            let state = filled_up(encode(number, &entries));
+            file.write_all_at(&state, place(number)).map_err(|error| io_error(path, &error))?;
         }
         unlock(file, path)?;
         self.leave(owner, opened);
@@ -347,6 +348,12 @@ fn encode(number: u64, entries: &Entries) -> Vec<u8> {
     let digest = Sha256::digest(&bytes);
     bytes.extend_from_slice(&digest);
     bytes
+}
+
+/// Fills up what is written, so that the first read of a place does not meet the file's end and need another to be sure.
+fn filled_up(mut state: Vec<u8>) -> Vec<u8> {
+    state.resize(state.len().max(FIRST_READ_BYTES), 0);
+    state
 }
 
 fn decode(bytes: &[u8]) -> Result<Newest, &'static str> {

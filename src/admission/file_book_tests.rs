@@ -101,9 +101,14 @@ fn check_damaged(charges: usize, damage: impl Fn(&mut Vec<u8>)) {
     assert!(failure.audit.unwrap().contains(".book"), "the log names the file");
 }
 
+/// The size of a state with so many entries.
+fn encoded_bytes(entries: usize) -> usize {
+    HEADER_BYTES + entries * ENTRY_BYTES + DIGEST_BYTES
+}
+
 #[test]
 fn a_damaged_file_refuses() {
-    check_damaged(1, |bytes| bytes.truncate(bytes.len() - 1));
+    check_damaged(1, |bytes| bytes.truncate(FIRST + encoded_bytes(1) - 1));
     check_damaged(1, |bytes| bytes[FIRST + 40] ^= 1);
     check_damaged(1, |bytes| bytes[FIRST + 24..FIRST + 28].fill(0xff));
     check_damaged(2, |bytes| {

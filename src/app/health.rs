@@ -28,7 +28,14 @@ impl PoliciesHealth {
 impl Health for PoliciesHealth {
     async fn checks(&self) -> Vec<Check> {
         let Some(holder) = self.0.borrow().clone() else {
-            return vec![check("policies.loaded", CheckStatus::Warn, "the policies are still being loaded", None)];
+            let (status, detail) = if self.0.has_changed().is_ok() {
+                (CheckStatus::Warn, "the policies are still being loaded")
+            } else {
+                // Whoever loaded them is gone.
+                (CheckStatus::Fail, "the policies were not loaded")
+            };
+            let remedy = "every request but `doctor` waits for them, and is refused after a while";
+            return vec![check("policies.loaded", status, detail, Some(remedy))];
         };
         if let Some(fault) = holder.fault() {
             let remedy = "correct the policy file; every request but `doctor` is refused until then";

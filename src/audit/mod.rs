@@ -4,9 +4,10 @@
 //! refused. If the closing line cannot, the reply says so, the deed stands, and nothing more is accepted
 //! until it can be. A line is written when the kernel has it; it is on disk within the configured interval.
 //! Each process writes segments of its own in `<state>/audit/`, under one manifest.
-//! No secret, no statement text and no literal is in a line: the types of `record` have no place for them.
+//! No secret, no statement text and no literal is in a line: the types of `record` and `decided` have no place for them.
 
 mod chain;
+mod decided;
 mod file;
 mod log;
 mod manifest;

@@ -1,19 +1,21 @@
 //! Reads the audit log: its chain, and its last entries.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
 use serde_json::{Value, json};
 
-use super::render::{self, Format, line, say};
+use super::complain;
+use super::render::{self, Format, line};
 use crate::app::App;
 use crate::audit;
-use crate::model::counted;
+use crate::model::{Code, Failure, counted};
 
 /// Runs `audit …`.
 pub(super) fn run(matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
     match matches.subcommand() {
-        Some(("tail", of)) => tail(of, app),
+        Some(("tail", of)) => tail(of, app, format),
         _ => verify(app, format),
     }
 }
@@ -22,8 +24,7 @@ fn verify(app: &App, format: Format) -> ExitCode {
     let report = match audit::verify(app.audit_dir()) {
         Ok(report) => report,
         Err(error) => {
-            say(&format!("error: the audit log cannot be read: {error}"));
-            return ExitCode::FAILURE;
+            return unreadable(&error, format);
         }
     };
     if format == Format::Json {
@@ -58,7 +59,7 @@ fn verify(app: &App, format: Format) -> ExitCode {
     if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn tail(matches: &ArgMatches, app: &App) -> ExitCode {
+fn tail(matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
     let lines = matches.get_one::<u64>("lines").copied().unwrap_or(20);
     let filter = audit::Filter {
         operation: matches.get_one::<String>("operation").cloned(),
@@ -70,9 +71,10 @@ fn tail(matches: &ArgMatches, app: &App) -> ExitCode {
             entries.iter().for_each(|entry| render::json(entry));
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            say(&format!("error: {error}"));
-            ExitCode::FAILURE
-        }
+        Err(error) => unreadable(&error, format),
     }
+}
+
+fn unreadable(error: &io::Error, format: Format) -> ExitCode {
+    complain(&Failure::new(Code::AuditUnavailable, format!("the audit log cannot be read: {error}")), format)
 }

@@ -8,6 +8,7 @@ mod audit;
 mod local;
 mod quickstart;
 pub mod reference;
+mod refused;
 mod render;
 
 use std::io::Read;
@@ -19,9 +20,11 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use self::render::{Format, line, say};
+pub use self::refused::{misread, refused};
+pub use self::render::Format;
+use self::render::{line, say};
 use crate::app::App;
-use crate::model::{Failure, Principal, Progress, Transport, counted};
+use crate::model::{Code, Failure, Principal, Progress, Transport, counted};
 use crate::operation::schema::JsonObject;
 use crate::operation::{Envelope, Toolset, find};
 use crate::service::Request;
@@ -46,10 +49,7 @@ pub enum Command {
 ///
 /// # Errors
 /// Returns clap's error, which knows how to print itself.
-pub fn parse(
-    arguments: impl IntoIterator<Item = std::ffi::OsString>,
-    interactive: bool,
-) -> Result<Command, clap::Error> {
+pub fn parse(arguments: &[std::ffi::OsString], interactive: bool) -> Result<Command, clap::Error> {
     let mut command = arguments::command();
     let matches = command.try_get_matches_from_mut(arguments)?;
     match matches.subcommand() {
@@ -67,6 +67,11 @@ pub fn parse(
     }
 }
 
+/// Returns the format that is asked for, for what goes wrong before a command is known to run: text unless it is JSON.
+pub fn format_asked(matches: &ArgMatches) -> Format {
+    Format::asked(matches.get_one::<String>("format").map(String::as_str))
+}
+
 /// Runs a command other than `mcp`. What nobody could be told is a failure.
 pub async fn run(matches: &ArgMatches, app: &App) -> ExitCode {
     let code = run_command(matches, app).await;
@@ -79,7 +84,8 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
     let Some((name, of)) = matches.subcommand() else { return ExitCode::FAILURE };
     match name {
         "quickstart" if plain == Format::Json => {
-            say("error: `quickstart` is for people and prints text only; leave `--format json` away");
+            let text = "`quickstart` is for people and prints text only";
+            complain(&Failure::new(Code::InvalidArguments, text).hint("leave `--format json` away"), plain);
             ExitCode::from(2)
         }
         "quickstart" => quickstart::run(app, of.get_flag("yes")).await,
@@ -108,7 +114,7 @@ async fn operation(name: &str, input: Result<Option<JsonObject>, String>, app: &
     let input = match input {
         Ok(input) => input.unwrap_or_default(),
         Err(fault) => {
-            say(&format!("error: {fault}"));
+            complain(&Failure::new(Code::InvalidArguments, fault), format);
             return ExitCode::from(2);
         }
     };
@@ -194,8 +200,9 @@ async fn policies(app: &App, format: Format) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(faults) if format == Format::Json => {
-            let errors: Vec<Value> = faults.iter().map(|fault| json!({"message": fault})).collect();
-            render::json(&json!({"ok": false, "errors": errors}).to_string());
+            let failures: Vec<Failure> =
+                faults.into_iter().map(|fault| Failure::new(Code::PolicyNotReady, fault)).collect();
+            render::failures(&failures, format);
             ExitCode::FAILURE
         }
         Ok(infos) => {
@@ -237,14 +244,6 @@ async fn keys(app: &App, format: Format) -> ExitCode {
 
 /// Prints a failure.
 fn complain(failure: &Failure, format: Format) -> ExitCode {
-    if format == Format::Json {
-        let error = json!({"code": failure.code.as_str(), "message": failure.message, "hint": failure.hint});
-        render::json(&json!({"ok": false, "errors": [error]}).to_string());
-        return ExitCode::FAILURE;
-    }
-    say(&format!("error: {} [{}]", failure.message, failure.code.as_str()));
-    if let Some(hint) = &failure.hint {
-        say(&format!("hint: {hint}"));
-    }
+    render::failures(std::slice::from_ref(failure), format);
     ExitCode::FAILURE
 }

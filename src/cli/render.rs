@@ -4,14 +4,18 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde_json::Value;
+use serde_json::{Value, json as object};
 
+use crate::model::Failure;
 use crate::operation::Envelope;
+use crate::operation::envelope::EnvelopeError;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum Format {
+    /// JSON on standard output, failures too.
     Json,
+    /// Words: results on standard output, failures on standard error.
     Text,
 }
 
@@ -65,6 +69,28 @@ fn shown(text: &str) -> Cow<'_, str> {
     if text.contains(drives) { text.replace(drives, "␣").into() } else { text.into() }
 }
 
+/// Writes why something that is no call of an operation was not done; at least one reason.
+pub(super) fn failures(failures: &[Failure], format: Format) {
+    let errors: Vec<EnvelopeError> = failures.iter().map(Into::into).collect();
+    match format {
+        Format::Json => {
+            let summary = errors.first().map(|error| error.message.as_str());
+            json(&object!({"ok": false, "summary": summary, "warnings": [], "errors": errors}).to_string());
+        }
+        Format::Text => errors.iter().for_each(error),
+    }
+}
+
+fn error(error: &EnvelopeError) {
+    say(&format!("error: {} [{}]", error.message, error.code));
+    if let Some(hint) = &error.hint {
+        say(&format!("hint: {hint}"));
+    }
+    if !error.allowed.is_empty() {
+        say(&format!("allowed: {}", error.allowed.join(", ")));
+    }
+}
+
 /// Writes an envelope.
 pub(super) fn envelope(envelope: &Envelope, format: Format) {
     match format {
@@ -74,13 +100,16 @@ pub(super) fn envelope(envelope: &Envelope, format: Format) {
 }
 
 fn text(envelope: &Envelope) {
-    for error in &envelope.errors {
-        say(&format!("error: {} [{}]", error.message, error.code));
-        if let Some(hint) = &error.hint {
-            say(&format!("hint: {hint}"));
-        }
-        if !error.allowed.is_empty() {
-            say(&format!("allowed: {}", error.allowed.join(", ")));
+    for failed in &envelope.errors {
+        match (&failed.sqlstate, failed.statement_index) {
+            // What the server said of the caller's statement may quote it, and is like a row of a result: standard
+            // error is kept by many who are not the caller.
+            (Some(sqlstate), Some(index)) => {
+                line(&failed.message);
+                failed.hint.iter().for_each(|hint| line(&format!("hint: {hint}")));
+                say(&format!("error: statement {index} failed, SQLSTATE {sqlstate} [{}]", failed.code));
+            }
+            (_, _) => error(failed),
         }
         say(&format!("request: {}", envelope.request_id));
     }

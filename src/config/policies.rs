@@ -309,7 +309,7 @@ impl Reader<'_> {
             Some("enforce") => Some(Mode::Enforce),
             Some("shadow") => Some(Mode::Shadow),
             Some(other) => {
-                let message = format!("`{other}` is no mode{}", meant(other, &["enforce", "shadow"]));
+                let message = format!("it is no mode{}", meant(other, &["enforce", "shadow"]));
                 self.fault(&format!("{path}.mode"), message);
                 None
             }

@@ -124,7 +124,7 @@ fn every_fault_is_reported_with_its_path() {
             ("", "no key `polices`; is `policy` meant?"),
             ("policy[0]", "no key `mod`; is `mode` meant?"),
             ("policy[0].source", "no bundled policy `quotta`; is `quota` meant?"),
-            ("policy[0].mode", "`shadwo` is no mode; is `shadow` meant?"),
+            ("policy[0].mode", "it is no mode; is `shadow` meant?"),
             ("policy[0].sees_text", "`true` or `false` is wanted here, and it is string"),
             ("policy[0].digest", "64 lower-case hexadecimal digits"),
             ("policy[0].limits", "no key `fule`; is `fuel` meant?"),

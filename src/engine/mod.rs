@@ -170,6 +170,22 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;
+
+    /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.
+    async fn standing(&self) -> Result<Standing, EngineError> {
+        Ok(Standing::Runs)
+    }
+}
+
+/// What there is of a server that this program may have to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It can be asked.
+    Runs,
+    /// It is there, and does not run.
+    Stopped,
+    /// It was never made, so nothing is on it.
+    Unmade,
 }
 
 /// An extension that a server offers.

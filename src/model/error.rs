@@ -167,8 +167,8 @@ codes! {
     UndefinedColumn "undefined_column" "sql_analysis" never "a column does not exist";
     UndefinedTable "undefined_table" "sql_analysis" never "a relation does not exist";
     UndefinedObject "undefined_object" "sql_analysis" never "a function, type, schema or other object does not exist";
-    SyntaxError "syntax_error" "sql_syntax" never "Postgres cannot parse a statement";
-    SqlTooComplex "sql_too_complex" "sql_syntax" never "SQL is over a limit of size, nesting or length, or cannot be read at all";
+    SyntaxError "syntax_error" "sql_syntax" never "Postgres cannot parse a statement, or a string, name or comment in it has no end";
+    SqlTooComplex "sql_too_complex" "sql_syntax" never "SQL is over a limit of size, nesting or length, or holds a NUL";
     UnparsedStatement "unparsed_statement" "sql_syntax" never "a statement's class is not known and the request is read-only";
     ConstraintViolation "constraint_violation" "sql_execution" never "a constraint was violated";
     PermissionDenied "permission_denied" "sql_execution" never "Postgres denies the role the right";

@@ -48,6 +48,13 @@ impl SandboxNames {
     }
 }
 
+/// Returns the regular expression, as Postgres writes them, that the roles of a prefix' sandboxes match, and no operator's
+/// role of any other form, though it begins alike: the admin's own is `pgsandbox_admin` on a managed cluster.
+pub fn role_pattern(prefix: &str) -> String {
+    // The prefix has passed `prefix_fault`: none of its characters means anything here.
+    format!("^{prefix}_([a-z0-9_]+_)?[0-9a-f]{{10}}_ro(le)?$")
+}
+
 /// Says what is wrong with a configured prefix, if anything.
 pub fn prefix_fault(prefix: &str) -> Option<String> {
     let letters = prefix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');

@@ -178,8 +178,7 @@ impl Operation for CreateDatabase {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        ahead.core.foresee_create(ahead.grant, self.request(ahead.grant)?).await?;
-        Ok(Vec::new())
+        ahead.core.foresee_create(ahead.grant, self.request(ahead.grant)?).await
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Created>, Failure> {

@@ -89,7 +89,7 @@ impl Operation for ExplainPolicy {
     const SPEC: Spec = Spec {
         name: "explain_policy",
         title: "Explain a policy decision",
-        help: "Says what each policy would say about a call, which limits would act and what budget is left. Runs and charges nothing.",
+        help: "Says what each policy would say about a call, which limits would act and what budget is left. Runs, charges and starts nothing.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Core,

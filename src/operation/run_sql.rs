@@ -254,11 +254,13 @@ impl Operation for RunSql {
         let Some(lent) = call.cancel.run_until_cancelled(session).await else {
             return Err(Failure::new(Code::Cancelled, "the call was cancelled by the caller"));
         };
-        let mut session = lent.map_err(|_| {
+        let in_time = lent.map_err(|_| {
             let ms = work.timeout.as_millis();
             Failure::new(Code::CommandTimeout, format!("no session with the sandbox could be had within {ms} ms"))
                 .hint("nothing was run; call again later, or with more time")
-        })??;
+        });
+        // Refused only if it was still waited for; a login that was begun says that it was.
+        let mut session = permit.grant().course.refusing(in_time)??;
         let handle = session.cancel_handle();
         let outcome = {
             let running = async {

@@ -118,4 +118,8 @@ pub struct Evaluation {
 pub trait Evaluator: Send + Sync {
     /// Decides. Never fails but in the value it returns.
     fn evaluate(&self, request: &Request<'_>) -> Evaluation;
+
+    /// Does ahead what the next evaluation would have to do first, and clears up behind the last, while nobody waits.
+    /// Changes no answer. Nothing, unless there is something to do.
+    fn make_ready(&self) {}
 }

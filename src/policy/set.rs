@@ -13,8 +13,8 @@ use std::thread;
 use sha2::{Digest, Sha256};
 
 use crate::model::{
-    Balance, Bucket, Code, Context, Decision, Failure, Generation, Mode, PolicyDecision, PolicyFault, PolicyReport,
-    Said, Verdict,
+    Balance, Bucket, Code, Context, Decision, Failure, Generation, Mode, Phase, PolicyDecision, PolicyFault,
+    PolicyReport, Said, Verdict,
 };
 
 use crate::telemetry::span;
@@ -172,6 +172,14 @@ impl Set {
     pub fn decide(&self, context: &Context, balances: &[Balance]) -> Decision {
         let parts = self.policies.iter().map(|policy| ask(policy, context, balances)).collect();
         merge(context, parts, self.generation.clone())
+    }
+
+    /// Does ahead what the owner's next request for `operation` would have to wait for. For when nobody waits.
+    pub fn make_ready(&self, operation: &str, owner: &str) {
+        let concerned = |policy: &&Policy| policy.info.description.concerned(operation, Phase::Before);
+        for policy in self.policies.iter().filter(concerned) {
+            policy.configured(owner).evaluator.make_ready();
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::request::{over_ttl, ttl_limit};
 use super::{Core, Profile, Sandbox, State, not_found};
 use crate::admission::{Grant, Permit};
 use crate::engine::postgres::SandboxSession;
-use crate::engine::{ConnectionInfo, EngineError, ExtensionInfo, OWNER_LOGIN_CHECK};
+use crate::engine::{ConnectionInfo, EngineError, ExtensionInfo, OWNER_LOGIN_CHECK, SandboxSpec};
 use crate::model::{Check, CheckStatus, Code, CredentialAccess, Failure, Impact, Limit, SandboxId, Secret};
 use crate::store::Find;
 
@@ -161,19 +161,24 @@ impl Core {
         };
         let course = &permit.grant().course;
         let (profile, sandbox) = course.refusing(looked.await)?;
-        course.acts();
         let pool = &self.inner().pool;
         let until = Instant::now() + self.session_wait();
         let began = Instant::now();
-        let turn = pool.turn(id, access, &sandbox.owner, until).await?;
+        let turn = course.refusing(pool.turn(id, access, &sandbox.owner, until).await)?;
         if began.elapsed() > WAITED {
             // Meanwhile its time may have come.
-            profile.store.find(&Find::Id(id)).await?.ok_or_else(not_found)?.usable()?;
+            let now = profile.store.find(&Find::Id(id)).await?.ok_or_else(not_found);
+            course.refusing(now.and_then(|now| now.usable()))?;
         }
         let session = match pool.take(id, access) {
             Some(session) => session,
-            None => self.open_session(&profile, &sandbox, access, until).await?,
+            None => {
+                let spec = course.refusing(self.spec(&profile, &sandbox).await)?;
+                course.acts();
+                self.open_session(&profile, &spec, access, until).await?
+            }
         };
+        course.acts();
         Ok(SessionLease { core: self.clone(), sandbox: id, access, session: Some(session), turn: Some(turn) })
     }
 
@@ -203,26 +208,25 @@ impl Core {
     async fn open_session(
         &self,
         profile: &Arc<Profile>,
-        sandbox: &Sandbox,
+        spec: &SandboxSpec,
         access: CredentialAccess,
         until: Instant,
     ) -> Result<SandboxSession, Failure> {
         let mut pause = PAUSE_MIN;
-        let spec = self.spec(profile, sandbox).await?;
         loop {
-            let error = match profile.engine.session(&spec, access).await {
+            let error = match profile.engine.session(spec, access).await {
                 Ok(session) => return Ok(session),
                 Err(error) => error,
             };
             let crowded = matches!(error, EngineError::Crowded { .. });
             if !crowded || Instant::now() + pause >= until {
-                return Err(self.why_refused(profile, sandbox.id, access, error).await?);
+                return Err(self.why_refused(profile, spec.id, access, error).await?);
             }
             // What waits for other sandboxes is in the way of this call.
             self.inner().pool.close_one();
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
-            if let Some(session) = self.inner().pool.take(sandbox.id, access) {
+            if let Some(session) = self.inner().pool.take(spec.id, access) {
                 return Ok(session);
             }
         }
@@ -278,10 +282,11 @@ impl Core {
     ) -> Result<(ConnectionInfo, Secret), Failure> {
         let looked = async {
             require(permit, Impact::Discloses, Some(id))?;
-            self.locate_for_use(permit, id, access).await
+            let (profile, sandbox) = self.locate_for_use(permit, id, access).await?;
+            let spec = self.spec(&profile, &sandbox).await?;
+            Ok((profile, spec))
         };
-        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        let spec = self.spec(&profile, &sandbox).await?;
+        let (profile, spec) = permit.grant().course.refusing(looked.await)?;
         let info = profile.engine.connection(&spec, access);
         let password = match access {
             CredentialAccess::Owner => spec.owner_password,
@@ -306,10 +311,11 @@ impl Core {
     pub async fn verify<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<Vec<Check>, Failure> {
         let looked = async {
             require(permit, Impact::Reads, Some(id))?;
-            self.locate_usable(permit, id).await
+            let (profile, sandbox) = self.locate_usable(permit, id).await?;
+            let spec = self.spec(&profile, &sandbox).await?;
+            Ok((profile, sandbox, spec))
         };
-        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        let spec = self.spec(&profile, &sandbox).await?;
+        let (profile, sandbox, spec) = permit.grant().course.refusing(looked.await)?;
         let mut checks = profile.engine.verify(&spec).await.map_err(Failure::from)?;
         if !sandbox.login_stands() {
             checks.iter_mut().for_each(excuse_withheld_login);
@@ -374,10 +380,11 @@ impl Core {
         let looked = async {
             // Who just made it may look as well.
             require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Creates, None))?;
-            self.locate_usable(permit, id).await
+            let (profile, sandbox) = self.locate_usable(permit, id).await?;
+            let spec = self.spec(&profile, &sandbox).await?;
+            Ok((profile, spec))
         };
-        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        let spec = self.spec(&profile, &sandbox).await?;
+        let (profile, spec) = permit.grant().course.refusing(looked.await)?;
         profile.engine.installed_extensions(&spec).await.map_err(Failure::from)
     }
 }

@@ -15,8 +15,8 @@ use super::decided::Decided;
 use super::pool::SessionPool;
 use super::{Profile, Sandbox, not_found};
 use crate::admission::{Grant, Permit};
-use crate::engine::SandboxSpec;
 use crate::engine::postgres::SandboxSession;
+use crate::engine::{SandboxSpec, Standing};
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
@@ -38,7 +38,16 @@ pub struct Parts {
 
 /// The lifecycle core. Cheap to clone; all clones are one.
 #[derive(Clone)]
-pub struct Core(Arc<Inner>);
+pub struct Core(Arc<Inner>, Reach);
+
+/// What is done to have a profile's server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// One that is managed is made and started.
+    Starts,
+    /// None is: what does not run is not there.
+    Looks,
+}
 
 pub(super) struct Inner {
     pub(super) profiles: Vec<Arc<Profile>>,
@@ -96,7 +105,7 @@ impl Core {
             return Err(invalid(format!("the default profile `{}` is not among the profiles", parts.default_profile))
                 .allowed(names));
         }
-        Ok(Self(Arc::new(Inner {
+        let inner = Inner {
             profiles: parts.profiles.into_iter().map(Arc::new).collect(),
             default_profile: parts.default_profile,
             keys: parts.keys,
@@ -109,7 +118,14 @@ impl Core {
             stopping: CancellationToken::new(),
             stopped: CancellationToken::new(),
             opened: Notify::new(),
-        })))
+        };
+        Ok(Self(Arc::new(inner), Reach::Starts))
+    }
+
+    /// Returns the same core for one who only looks: a managed server that does not run is not started for it.
+    #[must_use]
+    pub fn looking(&self) -> Self {
+        Self(Arc::clone(&self.0), Reach::Looks)
     }
 
     /// Returns the profiles, in the order in which they are shown.
@@ -148,6 +164,9 @@ impl Core {
     /// # Errors
     /// Fails if the server cannot be reached or started, or its metadata is not to be used.
     pub async fn open(&self, profile: &Profile) -> Result<(), Failure> {
+        if self.1 == Reach::Looks && !profile.is_open().await && profile.standing().await? != Standing::Runs {
+            return Err(not_started(profile));
+        }
         profile.open().await?;
         let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
         if first && let Ok(beating) = self.profile(profile.name()) {
@@ -163,6 +182,11 @@ impl Core {
             self.0.opened.notify_waiters();
         }
         Ok(())
+    }
+
+    /// Returns whether only looking is in order and the profile's server was never made: then nothing is on it.
+    pub(super) async fn sees_nothing_on(&self, profile: &Profile) -> Result<bool, Failure> {
+        Ok(self.1 == Reach::Looks && !profile.is_open().await && profile.standing().await? == Standing::Unmade)
     }
 
     /// Lets what runs come to its end, for at most `deadline`; begins nothing new. What is left then is finished or
@@ -271,6 +295,17 @@ impl Core {
         let readonly = self.0.keys.open_sealed(sandbox.id, READONLY_FIELD, &readonly).await?;
         Ok(bare_spec(sandbox, owner, readonly))
     }
+}
+
+/// The failure of one who only looks, where the server has to be asked and does not run.
+fn not_started(profile: &Profile) -> Failure {
+    let name = profile.name();
+    let text =
+        format!("the managed server of profile `{name}` does not run, and nothing is started for an explanation");
+    Failure::new(Code::LocalPostgresUnavailable, text).hint(
+        "what would be decided depends on what is on it: call something that uses it, `list_databases` for instance, \
+         or run `pgsandbox local start`; then ask again",
+    )
 }
 
 /// What the owner role's password is sealed for.

@@ -59,18 +59,29 @@ impl Core {
         .await
     }
 
-    /// Says what [`Core::create`] would refuse with before its first act, on the same facts and in the same order.
+    /// Says what [`Core::create`] would refuse with before its first act, on the same facts and in the same order. Returns
+    /// what of it cannot be known yet.
     ///
     /// # Errors
     /// Fails as the creation would.
-    pub async fn foresee_create(&self, grant: &Grant, request: CreateRequest) -> Result<(), Failure> {
+    pub async fn foresee_create(&self, grant: &Grant, request: CreateRequest) -> Result<Vec<String>, Failure> {
         let profile = self.profile(&request.profile)?;
         let request = request.check(profile.settings(), grant)?;
-        self.open(&profile).await?;
-        check_offered(&profile, &request.extensions).await?;
         let nothing = Secret::new("");
         let reservation = self.reservation(&profile, grant, &request, &nothing, &nothing)?;
-        profile.store.rehearse(&reservation).await.map_err(Failure::from)
+        if self.sees_nothing_on(&profile).await? {
+            profile.store.rehearse_on_none(&reservation).map_err(Failure::from)?;
+            let extensions = if request.extensions.is_empty() { "" } else { ", nor what extensions it has" };
+            return Ok(vec![format!(
+                "the managed server of profile `{}` is not there yet, and is made by the first call that uses it: it is not \
+                 known whether that succeeds{extensions}",
+                profile.name()
+            )]);
+        }
+        self.open(&profile).await?;
+        check_offered(&profile, &request.extensions).await?;
+        profile.store.rehearse(&reservation).await.map_err(Failure::from)?;
+        Ok(Vec::new())
     }
 
     async fn create_checked(
@@ -98,20 +109,18 @@ impl Core {
                     Ok(Created { sandbox, replayed: false })
                 }
                 Ok(Reserved::Replayed(id)) => {
-                    // What an interrupted call left may be taken back in there.
-                    grant.course.acts();
-                    match self.replayed(profile, id, cancel, deadline).await? {
+                    match self.replayed(profile, id, grant, cancel, deadline).await? {
                         Some(sandbox) => Ok(Created { sandbox, replayed: true }),
                         // It was never there for anybody to use, and its key is free again.
                         None if tried < NAMES_TRIED_MAX => continue,
-                        None => Err(made_and_gone()),
+                        None => grant.course.refusing(Err(made_and_gone())),
                     }
                 }
                 Err(ReserveError::NameTaken(_)) if tried < NAMES_TRIED_MAX => continue,
                 // Rolled back, with nothing made.
-                Err(error @ (ReserveError::Quota(_) | ReserveError::IdempotencyConflict)) => {
-                    grant.course.refusing(Err(error.into()))
-                }
+                Err(
+                    error @ (ReserveError::Quota(_) | ReserveError::IdempotencyConflict | ReserveError::NameTaken(_)),
+                ) => grant.course.refusing(Err(error.into())),
                 Err(error) => Err(error.into()),
             };
         }
@@ -155,6 +164,7 @@ impl Core {
         &self,
         profile: &Arc<Profile>,
         id: SandboxId,
+        grant: &Grant,
         cancel: &CancellationToken,
         deadline: Instant,
     ) -> Result<Option<Sandbox>, Failure> {
@@ -165,14 +175,15 @@ impl Core {
                 Some(sandbox) if sandbox.state == State::Failed => return Ok(None),
                 Some(sandbox) if sandbox.state == State::Creating => {
                     if Instant::now() >= deadline {
-                        return Err(Failure::new(Code::SandboxNotReady, "the first call has not come to its end"));
+                        let waits = Failure::new(Code::SandboxNotReady, "the first call has not come to its end");
+                        return grant.course.refusing(Err(waits));
                     }
-                    self.recover_sandbox(profile, id).await?;
+                    self.recover_sandbox(profile, id, grant).await?;
                     if cancel.run_until_cancelled(tokio::time::sleep(REPLAY_POLL)).await.is_none() {
                         return Err(Failure::new(Code::Cancelled, "the request was cancelled"));
                     }
                 }
-                Some(_) | None => return Err(made_and_gone()),
+                Some(_) | None => return grant.course.refusing(Err(made_and_gone())),
             }
         }
     }

@@ -17,6 +17,8 @@ use crate::model::{RequestId, SandboxId};
 
 /// How long a reading stands. Policies take a thousandth of it; who waits for a person's consent reads again.
 const FRESH_FOR: Duration = Duration::from_millis(250);
+/// How far off a row's time is in milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
 /// Readings kept at once; a request that finds no room reads again.
 const KEPT_MAX: usize = 1024;
 
@@ -57,7 +59,7 @@ impl Decided {
         }
         let mut sandbox = seen.sandbox;
         // Rounded up: for a millisecond the sandbox may seem older than it is, and never younger.
-        sandbox.read_at = sandbox.read_at.plus(age + Duration::from_millis(1));
+        sandbox.read_at = sandbox.read_at.plus(age + ROUNDING);
         Some((seen.profile, sandbox))
     }
 

@@ -65,7 +65,8 @@ pub fn not_found() -> Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     Any,
-    Major(u16),
+    /// As it was written: there may be none such.
+    Major(u64),
 }
 
 impl Version {
@@ -78,7 +79,7 @@ impl Version {
         let (major, rest) = text.split_once('.').unwrap_or((text, "0"));
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         match major.parse() {
-            Ok(major) if digits(rest) => Ok(Self::Major(major)),
+            Ok(number) if digits(major) && digits(rest) => Ok(Self::Major(number)),
             Ok(_) | Err(_) => {
                 let shown: String = text.chars().take(40).flat_map(char::escape_default).collect();
                 Err(Failure::new(Code::InvalidArguments, format!("`{shown}` is no Postgres version"))
@@ -90,7 +91,7 @@ impl Version {
     /// Returns whether a profile has the version, as far as that is known without starting anything.
     fn may_fit(self, profile: &Profile) -> bool {
         match (self, profile.known_major()) {
-            (Self::Major(wanted), Some(major)) => wanted == major,
+            (Self::Major(wanted), Some(major)) => wanted == u64::from(major),
             (Self::Any, _) | (Self::Major(_), None) => true,
         }
     }
@@ -188,6 +189,9 @@ impl Core {
             (None, Some(name)) => Find::Name(name.to_owned()),
             (None, None) => return Ok(None),
         };
+        if self.sees_nothing_on(profile).await? {
+            return Ok(None);
+        }
         self.open(profile).await?;
         let found = if counted {
             profile.store.find_counted(&find).await?.map(|(sandbox, counted)| (sandbox, Some(counted)))
@@ -239,7 +243,7 @@ impl Core {
         if fitting.is_empty() { Err(failure.unwrap_or_else(|| self.no_such_version(wanted))) } else { Ok(fitting) }
     }
 
-    fn no_such_version(&self, wanted: u16) -> Failure {
+    fn no_such_version(&self, wanted: u64) -> Failure {
         let known: BTreeSet<u16> = self.profiles().iter().filter_map(|profile| profile.known_major()).collect();
         let mut failure = Failure::new(Code::PostgresVersionUnavailable, format!("no profile has Postgres {wanted}"))
             .allowed(known.into_iter().map(|major| major.to_string()));
@@ -277,9 +281,9 @@ impl Core {
     }
 }
 
-fn check_major(profile: &Profile, wanted: u16) -> Result<(), Failure> {
+fn check_major(profile: &Profile, wanted: u64) -> Result<(), Failure> {
     let Some(major) = profile.known_major() else { return Ok(()) };
-    if major == wanted {
+    if u64::from(major) == wanted {
         return Ok(());
     }
     let mut failure =
@@ -306,7 +310,8 @@ mod tests {
         check("16.3", Some(Version::Major(16)));
         check("9.6.24", Some(Version::Major(9)));
         check("*", Some(Version::Any));
-        for bad in ["", "x", "16x", "16.", "16.x", "-1", "99999999"] {
+        check("99999", Some(Version::Major(99_999)));
+        for bad in ["", "x", "16x", "16.", "16.x", "-1", "+16", &"9".repeat(40)] {
             check(bad, None);
         }
     }

@@ -131,7 +131,7 @@ impl Core {
         self.open(profile).await?;
         if let (Version::Major(wanted), Some(major)) =
             (Version::parse(filter.postgres_version.as_deref())?, profile.known_major())
-            && wanted != major
+            && wanted != u64::from(major)
         {
             return Ok(Vec::new());
         }
@@ -149,6 +149,9 @@ impl Core {
         group_owner: Option<&str>,
     ) -> Result<(Usage, Option<Usage>), Failure> {
         let profile = self.profile(profile)?;
+        if self.sees_nothing_on(&profile).await? {
+            return Ok((Usage::default(), group_owner.map(|_| Usage::default())));
+        }
         self.open(&profile).await?;
         Ok(profile.store.usage(owner, group_owner).await?)
     }

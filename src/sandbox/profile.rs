@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use super::Sandbox;
 use super::clock::ClockWatch;
 use super::request::{ALLOWED_BY_DEFAULT, NEVER_ALLOWED, check_extensions};
-use crate::engine::{Engine, ServerInfo};
+use crate::engine::{Engine, ServerInfo, Standing};
 use crate::model::{Code, Failure, limits, prefix_fault};
 use crate::store::{FailPoints, Inert, Sessions, Store};
 
@@ -168,6 +168,11 @@ impl Profile {
     /// Returns whether the profile was opened and its server is still there.
     pub(super) async fn is_open(&self) -> bool {
         self.store.is_open().await
+    }
+
+    /// Returns what there is of the server. Starts nothing.
+    pub(super) async fn standing(&self) -> Result<Standing, Failure> {
+        self.engine.standing().await.map_err(Failure::from)
     }
 
     /// Makes the server answer, starting it if it is managed, and its metadata usable. Cheap once both are.

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::core::{removal_spec, require, store_failure};
 use super::work::{Work, first_stage};
 use super::{Core, Profile, ProfileFailure, Sandbox, State, not_found};
-use crate::admission::Permit;
-use crate::model::{Code, Failure, Impact, PlanId, RequestId, SandboxId};
+use crate::admission::{Grant, Permit};
+use crate::model::{Code, Failure, Impact, PlanId, SandboxId};
 use crate::store::{After, BeginDelete, Find, Held, ListQuery, Whose};
 
 /// How often a waiting caller looks whether another server has removed the sandbox.
@@ -98,20 +98,21 @@ impl Core {
             require(permit, Impact::Destroys, Some(id))?;
             self.locate(permit, id).await
         };
-        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        permit.grant().course.acts();
+        let grant = permit.grant().clone();
+        let (profile, sandbox) = grant.course.refusing(looked.await)?;
         let started = Instant::now();
         let (barred_sender, mut barred) = oneshot::channel();
         let core = self.clone();
-        let request_id = permit.grant().request_id;
         let for_task = Arc::clone(&profile);
-        let mut task = self.spawn(async move {
-            core.remove(&for_task, id, request_id, false, move || {
+        let for_removal = grant.clone();
+        let task = self.spawn(async move {
+            core.remove(&for_task, id, &for_removal, false, move || {
                 // The caller may have left.
                 barred_sender.send(()).ok();
             })
             .await
-        })?;
+        });
+        let mut task = grant.course.refusing(task)?;
         let removal = tokio::select! {
             biased;
             ended = &mut task => ended,
@@ -154,20 +155,21 @@ impl Core {
         filter: &CleanupFilter,
         dry_run: bool,
     ) -> Result<CleanupReport, Failure> {
-        let course = &permit.grant().course;
+        let grant = permit.grant();
+        let course = &grant.course;
         course.refusing(require(permit, Impact::Destroys, None))?;
-        let request_id = permit.grant().request_id;
         let mut report = CleanupReport::default();
         let scope = course.refusing(self.in_scope(filter.profile.as_deref(), filter.postgres_version.as_deref()))?;
-        course.acts();
         for profile in scope {
             report.profiles.push(profile.name().to_owned());
-            if let Err(failure) = self.cleanup_profile(&profile, filter, dry_run, request_id, &mut report).await {
+            if let Err(failure) = self.cleanup_profile(&profile, filter, dry_run, grant, &mut report).await {
                 report.profile_failures.push(ProfileFailure { profile: profile.name().to_owned(), failure });
             }
         }
         match report.profile_failures.first() {
-            Some(first) if report.profile_failures.len() == report.profiles.len() => Err(first.failure.clone()),
+            Some(first) if report.profile_failures.len() == report.profiles.len() => {
+                course.refusing(Err(first.failure.clone()))
+            }
             Some(_) | None => Ok(report),
         }
     }
@@ -185,10 +187,13 @@ impl Core {
         profile: &Arc<Profile>,
         filter: &CleanupFilter,
         dry_run: bool,
-        request_id: RequestId,
+        grant: &Grant,
         report: &mut CleanupReport,
     ) -> Result<(), Failure> {
         self.open(profile).await?;
+        if !dry_run {
+            grant.course.acts();
+        }
         let mut query = ListQuery {
             owner: filter.owner.clone(),
             group_owner: filter.group_owner.clone(),
@@ -203,7 +208,7 @@ impl Core {
             report.selected.extend(page.iter().cloned());
             if !dry_run {
                 let mut ended = futures_util::stream::iter(page)
-                    .map(|sandbox| self.remove_expired(profile, sandbox, request_id))
+                    .map(|sandbox| self.remove_expired(profile, sandbox, grant))
                     .buffered(REMOVALS_AT_ONCE);
                 while let Some((sandbox, removal)) = ended.next().await {
                     match removal {
@@ -233,28 +238,25 @@ impl Core {
         &self,
         profile: &Arc<Profile>,
         sandbox: Sandbox,
-        request_id: RequestId,
+        grant: &Grant,
     ) -> (Sandbox, Result<Removal, Failure>) {
         let (core, for_task, id) = (self.clone(), Arc::clone(profile), sandbox.id);
-        let removal = self.detached(async move { core.remove(&for_task, id, request_id, true, || {}).await }).await;
+        let grant = grant.clone();
+        let removal = self.detached(async move { core.remove(&for_task, id, &grant, true, || {}).await }).await;
         (sandbox, removal)
     }
 
     /// Removes an expired sandbox; says whether it is gone.
-    pub(super) async fn reap(
-        &self,
-        profile: &Arc<Profile>,
-        sandbox: Sandbox,
-        request_id: RequestId,
-    ) -> Result<(), Failure> {
-        self.remove_expired(profile, sandbox, request_id).await.1.map(drop)
+    pub(super) async fn reap(&self, profile: &Arc<Profile>, sandbox: Sandbox, grant: &Grant) -> Result<(), Failure> {
+        self.remove_expired(profile, sandbox, grant).await.1.map(drop)
     }
 
+    /// Removes a sandbox, or finds it gone, in the making or in other hands; says of the grant's call whether anything is done for it.
     async fn remove(
         &self,
         profile: &Arc<Profile>,
         id: SandboxId,
-        request_id: RequestId,
+        grant: &Grant,
         only_expired: bool,
         barred: impl FnOnce() + Send,
     ) -> Result<Removal, Failure> {
@@ -265,24 +267,27 @@ impl Core {
         let first = first_stage(&[steps.foreground, steps.background].concat());
         let begun = profile
             .store
-            .begin_delete(id, plan, request_id, only_expired, &self.running(), &first)
+            .begin_delete(id, plan, grant.request_id, only_expired, &self.running(), &first)
             .await
             .map_err(store_failure)?;
         match begun {
             BeginDelete::Ours(held, sandbox) => {
+                grant.course.acts();
                 self.carry_out_removal(profile, held, &sandbox, barred).await?;
                 Ok(Removal::Gone(sandbox))
             }
             BeginDelete::Theirs(sandbox) => Ok(Removal::Theirs(sandbox)),
             BeginDelete::NotExpired(_) => Ok(Removal::NotExpired),
             // Whoever made it may have been killed.
-            BeginDelete::Creating(sandbox) if self.recover_sandbox(profile, id).await? => Ok(Removal::Gone(sandbox)),
-            BeginDelete::Creating(sandbox) => Err(Failure::new(
+            BeginDelete::Creating(sandbox) if self.recover_sandbox(profile, id, grant).await? => {
+                Ok(Removal::Gone(sandbox))
+            }
+            BeginDelete::Creating(sandbox) => grant.course.refusing(Err(Failure::new(
                 Code::SandboxNotReady,
                 format!("sandbox `{}` is still being made", sandbox.names.database),
             )
-            .hint("cancel its making, or call again")),
-            BeginDelete::Gone => Err(not_found()),
+            .hint("cancel its making, or call again"))),
+            BeginDelete::Gone => grant.course.refusing(Err(not_found())),
         }
     }
 

@@ -15,7 +15,7 @@ use futures_util::StreamExt as _;
 use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::{Core, Profile, Sandbox};
-use crate::admission::{Permit, SystemAuthority, SystemReason};
+use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
 use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, Timestamp, Transport, fault};
 use crate::secret::Sealed;
@@ -33,6 +33,8 @@ const MEASURED_AT_ONCE: i64 = 50;
 const STUCK_AFTER_ATTEMPTS: i32 = 3;
 /// Clocks further apart are not merely inexact.
 const CLOCKS_APART_SECONDS_MAX: u64 = 60;
+/// What `doctor` tells of one kind; the rest is counted.
+const TOLD_MAX: usize = 20;
 /// Stuck removals shown.
 const STUCK_SHOWN_MAX: i64 = 50;
 /// What to do about things without a row. Records are looked for in one database only, and another's sandboxes must not
@@ -110,8 +112,10 @@ impl Core {
         }
     }
 
-    /// Does what a program that ends after one call owes to sandboxes' byte quotas: measures those that were not measured
-    /// lately and changes the logins that are due, on the profiles it has used. What fails is left to the next.
+    /// Does what a program that ends after one call owes to those who come after it, on the profiles it has used: where
+    /// no server runs nobody else does. What programs that died left half made or half removed is worked off, whoever
+    /// they worked for, sizes that were not measured lately are measured, and the logins that are due are changed. What
+    /// is past its time stays until somebody cleans up; what fails is left to the next.
     pub async fn settle(&self, authority: &SystemAuthority, audit: &Arc<dyn UpkeepAudit>) {
         let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
         for profile in self.profiles() {
@@ -119,11 +123,13 @@ impl Core {
                 continue;
             }
             let settled = async {
+                self.sweep(profile).await?;
+                self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
                 self.measure(profile).await?;
                 self.settle_logins(profile, &steward).await
             };
             if let Err(failure) = settled.await {
-                tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "sizes could not be settled");
+                tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "not everything could be settled");
             }
         }
     }
@@ -193,11 +199,18 @@ impl Core {
         Ok(failures)
     }
 
-    /// Takes up the plan of one sandbox, if it is due and nobody works on it. Returns whether it did.
-    pub(super) async fn recover_sandbox(&self, profile: &Arc<Profile>, id: SandboxId) -> Result<bool, Failure> {
+    /// Takes up the plan of one sandbox, if it is due and nobody works on it. Returns whether it did; then something
+    /// was done for the grant's call.
+    pub(super) async fn recover_sandbox(
+        &self,
+        profile: &Arc<Profile>,
+        id: SandboxId,
+        grant: &Grant,
+    ) -> Result<bool, Failure> {
         let claimed = profile.store.claim(&self.running(), Whose::Sandbox(id), 1).await?;
         let found = !claimed.is_empty();
         for claimed in claimed {
+            grant.course.acts();
             let _running = self.enter(claimed.held.plan);
             self.recover_one(profile, claimed, None).await?;
         }
@@ -257,7 +270,7 @@ impl Core {
     async fn reap_one(&self, profile: &Arc<Profile>, sandbox: Sandbox, steward: &Steward) -> Result<(), Failure> {
         let permit = steward.permit(SystemReason::Reaper);
         steward.audit.open(&permit, &sandbox).await?;
-        let outcome = self.reap(profile, sandbox.clone(), permit.grant().request_id).await;
+        let outcome = self.reap(profile, sandbox.clone(), permit.grant()).await;
         steward.audit.close(&permit, &sandbox, outcome.as_ref().copied()).await;
         outcome
     }
@@ -360,7 +373,7 @@ impl Core {
                         "put rows that were changed right in `pgsandbox.sandboxes`; until then nothing is done with them",
                     ),
                     (!waiting.is_empty()).then_some(
-                        "what waits is removed by a server that runs, by its owner's `pgsandbox cleanup`, or by deleting it",
+                        "what waits is removed by a server that runs, by the next command that uses the profile, or by deleting it",
                     ),
                     (!stuck.is_empty()).then_some("see to what cannot be removed; it is tried again"),
                 ];
@@ -378,9 +391,8 @@ impl Core {
                             format!("`{}` waits to be removed, its {} broke off", s.names.database, half_way(s))
                         }),
                     )
-                    .take(20)
                     .collect();
-                Check { name, status: CheckStatus::Warn, detail: shown.join("; "), remedy: Some(remedy) }
+                Check { name, status: CheckStatus::Warn, detail: joined(&shown), remedy: Some(remedy) }
             }
         }
     }
@@ -429,10 +441,9 @@ impl Core {
             let detail = format!("the passwords of {count} sandboxes open");
             return Check { name: name.to_owned(), status: CheckStatus::Ok, detail, remedy: None };
         }
-        faults.truncate(20);
         let remedy = "bring back the key file `master.keys` that they were sealed with; what was changed in the metadata \
                       cannot be used any more, only deleted";
-        let detail = faults.join("; ");
+        let detail = joined(&faults);
         Check { name: name.to_owned(), status: CheckStatus::Fail, detail, remedy: Some(remedy.to_owned()) }
     }
 
@@ -495,6 +506,15 @@ fn half_way(sandbox: &Sandbox) -> &'static str {
     if sandbox.state == super::State::Creating { "making" } else { "removal" }
 }
 
+/// Tells what was found, up to a bound.
+fn joined(found: &[String]) -> String {
+    let told = found.get(..TOLD_MAX).unwrap_or(found).join("; ");
+    match found.len().saturating_sub(TOLD_MAX) {
+        0 => told,
+        more => format!("{told}; and {more} more"),
+    }
+}
+
 fn failed(name: &str, failure: Failure) -> Check {
     Check { name: name.to_owned(), status: CheckStatus::Fail, detail: failure.message, remedy: failure.hint }
 }
@@ -502,5 +522,20 @@ fn failed(name: &str, failure: Failure) -> Check {
 impl Steward {
     pub(super) fn permit(&self, reason: SystemReason) -> Permit<()> {
         self.authority.permit(reason, RequestId::fresh(), Timestamp::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_can_be_read_is_counted() {
+        let told = |count: usize| joined(&(0..count).map(|n| format!("n{n}")).collect::<Vec<_>>());
+        assert_eq!(told(0), "");
+        for count in [TOLD_MAX - 1, TOLD_MAX] {
+            assert!(told(count).ends_with(&format!("; n{}", count - 1)), "{}", told(count));
+        }
+        assert!(told(TOLD_MAX + 1).ends_with("; n19; and 1 more"), "{}", told(TOLD_MAX + 1));
     }
 }

@@ -357,6 +357,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_program_that_gives_keys_sees_of_our_environment_nothing_that_is_ours() {
+        // Of the environment of a test nothing can be changed, so it is this test's own program that sees another.
+        const INSIDE: &str = "PGSANDBOX_TEST_KEY_COMMAND";
+        let name = "secret::file::tests::a_program_that_gives_keys_sees_of_our_environment_nothing_that_is_ours";
+        if std::env::var_os(INSIDE).is_none() {
+            let seen = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--nocapture"])
+                .envs([(INSIDE, "1"), ("PGSANDBOX_ADMIN_DATABASE_URL", "postgres://u:hunter2@h/d"), ("VAULT", "addr")])
+                .output()
+                .unwrap();
+            assert!(seen.status.success() && String::from_utf8_lossy(&seen.stdout).contains("1 passed"), "{seen:?}");
+            return;
+        }
+        // It gives its key only where it sees what it needs and nothing of ours.
+        let script = format!("env | grep -q ^PGSANDBOX_ && exit 1; [ \"$VAULT\" = addr ] && echo {KEY}");
+        let argv = ["sh", "-c", &script].map(str::to_owned);
+        open(KeySource::Command(argv.to_vec())).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_program_that_fails_gives_no_keys() {
         let error = open(KeySource::Command(vec!["false".to_owned()])).await.unwrap_err();
         assert!(matches!(error, SecretError::Source { .. }));

@@ -23,7 +23,9 @@ impl Preview for Service {
         let prepared = entry.read(arguments)?;
         let asks = prepared.asks();
         let script = facts::read_sql(&self.reader, &asks)?;
-        let facts = Facts { core: &self.core, spec: entry.spec, principal, asks: &asks };
+        // An explanation starts no server.
+        let core = self.core.looking();
+        let facts = Facts { core: &core, spec: entry.spec, principal, asks: &asks };
         let mut context = facts.gather(RequestId::fresh(), Timestamp::now(), script.as_deref()).await?;
         let set = self.set(context.operation).await?;
         if let Some(set) = &set {
@@ -40,7 +42,7 @@ impl Preview for Service {
         let account = Account::new(&context.principal, context.group_owner.as_deref());
         let balances = self.book.balances(&account, &buckets, context.now)?;
         let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &*self.consents };
-        let (warnings, mut refusal) = match prepared.foresee(&gate, &self.core, script.as_deref()).await {
+        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref()).await {
             Ok(warnings) => (warnings, None),
             Err(refusal) => (Vec::new(), Some(refusal)),
         };

@@ -123,6 +123,23 @@ impl SqlError {
         }
     }
 
+    /// Returns the code: what no Postgres reads either is a fault of the text, all else is over a limit of ours.
+    const fn code(&self) -> Code {
+        match self {
+            Self::TooLong { .. }
+            | Self::Statements { .. }
+            | Self::Tokens { .. }
+            | Self::CommentDepth { .. }
+            | Self::OperatorRun { .. }
+            | Self::Nul { .. } => Code::SqlTooComplex,
+            Self::ControlCharacter { .. }
+            | Self::Unterminated { .. }
+            | Self::EmptyName { .. }
+            | Self::Junk { .. }
+            | Self::MetaCommand { .. } => Code::SyntaxError,
+        }
+    }
+
     const fn hint(&self) -> &'static str {
         match self {
             Self::TooLong { .. } | Self::Statements { .. } => "send it in several calls",
@@ -142,7 +159,7 @@ impl SqlError {
 
 impl From<SqlError> for Failure {
     fn from(error: SqlError) -> Self {
-        Failure::new(Code::SqlTooComplex, error.to_string()).hint(error.hint())
+        Failure::new(error.code(), error.to_string()).hint(error.hint())
     }
 }
 

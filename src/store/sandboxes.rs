@@ -195,6 +195,19 @@ impl Store {
         self.check_quotas(&transaction, &buckets, &new.limits).await
     }
 
+    /// Says what [`reserve`](Self::reserve) would say on a server that holds nothing, without one.
+    ///
+    /// # Errors
+    /// A quota allows none at all.
+    pub fn rehearse_on_none(&self, new: &Reservation) -> Result<(), ReserveError> {
+        let none = Counted::default();
+        for scope in [Scope::Principal, Scope::Group] {
+            let bucket = Bucket { owner: &new.owner, group: new.group_owner.as_deref(), scope };
+            self.compare_quota(&none, &bucket, &new.limits)?;
+        }
+        Ok(())
+    }
+
     /// Finds the sandbox that the idempotency key stands for already.
     async fn replay(
         &self,
@@ -231,20 +244,24 @@ impl Store {
         limits: &QuotaLimits,
     ) -> Result<(), ReserveError> {
         let used = try_join_all(buckets.iter().map(|bucket| self.count(transaction, bucket))).await?;
-        buckets.iter().zip(used).try_for_each(|(bucket, used)| self.check_quota(bucket, &used, limits))
+        for (bucket, used) in buckets.iter().zip(used) {
+            self.compare_quota(&used, bucket, limits)?;
+        }
+        Ok(())
     }
 
-    fn check_quota(&self, bucket: &Bucket<'_>, used: &Counted, limits: &QuotaLimits) -> Result<(), ReserveError> {
+    /// Compares what is used with what may be.
+    fn compare_quota(&self, used: &Counted, bucket: &Bucket<'_>, limits: &QuotaLimits) -> Result<(), QuotaExceeded> {
         let (profile, who) = (self.profile.clone(), bucket.who());
         let over = |limit: Option<&Limit>, used: u64| limit.filter(|limit| used >= limit.value).cloned();
         if let Some(limit) = over(limits.live.get(&bucket.scope), used.live) {
-            return Err(QuotaExceeded::Live { profile, who, used: used.live, limit }.into());
+            return Err(QuotaExceeded::Live { profile, who, used: used.live, limit });
         }
         if let Some(limit) = over(limits.bytes.get(&bucket.scope), used.bytes) {
-            return Err(QuotaExceeded::Bytes { profile, who, used: used.bytes, limit }.into());
+            return Err(QuotaExceeded::Bytes { profile, who, used: used.bytes, limit });
         }
         if bucket.scope == Scope::Principal && used.deleting >= BACKLOG_MAX {
-            return Err(QuotaExceeded::Backlog { profile, who, used: used.deleting, limit: BACKLOG_MAX }.into());
+            return Err(QuotaExceeded::Backlog { profile, who, used: used.deleting, limit: BACKLOG_MAX });
         }
         Ok(())
     }
@@ -545,6 +562,7 @@ impl Store {
     }
 }
 
+#[derive(Default)]
 struct Counted {
     live: u64,
     bytes: u64,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::facts::Presence;
 use super::{Store, StoreError, StoreSession, migrate};
-use crate::model::{Timestamp, fault};
+use crate::model::{Timestamp, fault, role_pattern};
 
 /// How often a server says that it lives.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
@@ -160,12 +160,12 @@ impl Store {
                    and exists (
                      select from pg_catalog.pg_locks l join pg_catalog.pg_database d on d.oid = l.database
                      where l.pid = a.pid and l.locktype = 'advisory' and d.datname = pg_catalog.current_database()
-                       and (pg_catalog.starts_with(r.rolname, $1 || '_') or exists (
+                       and (r.rolname ~ $1 or exists (
                          select from pg_catalog.pg_locks w join pg_catalog.pg_stat_activity o on o.pid = w.pid
                          where not w.granted and w.locktype = l.locktype and w.database = l.database
                            and (w.classid, w.objid, w.objsubid) = (l.classid, l.objid, l.objsubid)
                            and o.usename = current_user)))",
-                &[&self.prefix],
+                &[&role_pattern(&self.prefix)],
             )
             .await
             .map_err(self.typed("end sessions of strangers"))?;

@@ -235,9 +235,10 @@ pub fn filter_fault(directives: &str) -> Option<String> {
 /// level would silence everything else.
 fn log_filter(directives: &str) -> Result<EnvFilter, String> {
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok() || word.starts_with(env!("CARGO_PKG_NAME"));
-    let mut words = directives.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ']', '{', '}']));
-    if let Some(word) = words.find(|word| !is_level(word)) {
-        return Err(format!("{FILTER_FAULT}; `{}` is no level", word.escape_debug()));
+    let is_word = |word: &str| !word.contains(['=', '[', ']', '{', '}']);
+    if let Some(at) = directives.split(',').map(str::trim).position(|word| is_word(word) && !is_level(word)) {
+        // Not the word: whoever reads this need not be who may read the environment.
+        return Err(format!("{FILTER_FAULT}; word {} is no level", at + 1));
     }
     EnvFilter::try_new(directives).map_err(|_| FILTER_FAULT.to_owned())
 }

@@ -1,5 +1,5 @@
-//! One evaluation, three ways: in a fresh instance as the program does it, in one that is used again and again, and
-//! the same rule written natively.
+//! One evaluation, four ways: in a fresh instance that stood ready, as a server does it; in one that is made for it,
+//! as the first does; in one that is used again and again; and the same rule written natively.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -40,10 +40,13 @@ pub fn measure(report: &mut Report, effort: Effort, bundled: &[Bundled], context
         let request = Request { context, balances: &[], with_text: false };
         let expected = configured.evaluator.evaluate(&request).answer.unwrap();
         let mut reused = Reused::new(spec);
-        let (mut fresh, mut again, mut native) = (Samples::default(), Samples::default(), Samples::default());
+        let [mut ready, mut behind, mut fresh, mut again, mut native] = std::array::from_fn(|_| Samples::default());
         for _ in 0..effort.samples(5000) {
-            let evaluation = fresh.time(|| configured.evaluator.evaluate(black_box(&request)));
-            assert_eq!(evaluation.answer.as_ref(), Ok(&expected));
+            let made = fresh.time(|| configured.evaluator.evaluate(black_box(&request)));
+            behind.time(|| configured.evaluator.make_ready());
+            let stood = ready.time(|| configured.evaluator.evaluate(black_box(&request)));
+            assert_eq!([made.answer.as_ref(), stood.answer.as_ref()], [Ok(&expected), Ok(&expected)]);
+            assert_eq!(made.fuel, stood.fuel);
             reused.evaluate(context, &mut again);
             if let Some(twin) = &twin {
                 let answer = native.time(|| twin(black_box(context)));
@@ -52,7 +55,11 @@ pub fn measure(report: &mut Report, effort: Effort, bundled: &[Bundled], context
         }
         let measure = format!("one evaluation, fresh instance, `{name}`, p50");
         let target = if name == "row-limit" { Target::UsMax(6.0) } else { Target::None };
-        report.time(&measure, fresh.median(), Some(("in a reused instance", again.median())), target);
+        let reused = Some(("in a reused instance", again.median()));
+        report.time(&measure, ready.median(), reused, target);
+        report.time("… clearing it, and making the next ready, behind the answer", behind.median(), None, Target::None);
+        let whole = format!("… made for it and cleared before its answer, `{name}`");
+        report.time(whole, fresh.median(), reused, Target::None);
         let mut parts = vec![
             ("a store, an instance and its end (fresh less reused)", fresh.median() - again.median()),
             ("the request handed over, the rule, the answer taken (reused)", again.median()),

@@ -195,7 +195,7 @@ fn a_statement_that_may_write_runs_to_its_end_wherever_its_effects_hide() {
 }
 
 #[test]
-fn what_a_killed_command_left_half_made_is_taken_back_by_the_next_of_its_owner() {
+fn what_a_killed_command_left_half_made_is_taken_back_by_the_next_command() {
     let home = Home::fresh();
     let mut cli = Cli::new(&home);
     let killed = |key: &str| {
@@ -228,6 +228,18 @@ fn what_a_killed_command_left_half_made_is_taken_back_by_the_next_of_its_owner()
     let reply = cli.call("create_database", &json!({"idempotencyKey": "c"}));
     assert_eq!(reply["ok"], true, "{reply:#}");
     assert_eq!(check_tracked(&home).len(), 1, "the first try and the second");
+
+    // Whoever comes next, and whatever for: no server runs that would.
+    killed("d");
+    let next = home.command(&["tool", "list_databases"]).env("PGSANDBOX_OWNER", "another").output().unwrap();
+    assert!(next.status.success(), "{next:?}");
+    assert_eq!(check_tracked(&home).len(), 1, "another's command left what a killed one had half made");
+    let told = cli.call("doctor", &json!({})).to_string();
+    assert!(told.contains("metadata and server agree"), "{told}");
+    let log = String::from_utf8(home.run(&["audit", "tail", "-n", "1000"]).stdout).unwrap();
+    assert!(log.contains("system:recovery"), "recovery is audited like any request: {log}");
+    let verified = home.run(&["audit", "verify"]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
 #[test]

@@ -250,6 +250,35 @@ async fn closing_ends_sessions_that_hold_what_is_to_be_changed() {
 }
 
 #[tokio::test]
+async fn an_operators_session_that_holds_what_is_to_be_removed_is_waited_for() {
+    for bench in benches().into_iter().filter(|bench| bench.superuser).take(1) {
+        let spec = spec("held by another");
+        bench.create(&spec).await;
+        // Named as managed clusters name their admin: like a sandbox' role, and none.
+        let admin = bench.cluster.superuser("postgres").await;
+        let (name, role) = (format!("{PREFIX}_admin"), &spec.names.owner_role);
+        admin.batch_execute(&format!("CREATE ROLE {name} SUPERUSER LOGIN PASSWORD 'x'")).await.unwrap();
+        let operator = bench.cluster.connect(&name, "x", "postgres").await.unwrap();
+        let granted = format!("BEGIN; CREATE TABLE t (); GRANT SELECT ON t TO {role}");
+        operator.batch_execute(&granted).await.unwrap();
+        let steps = bench.engine.delete_steps();
+        let mut refused = false;
+        for step in steps.foreground.into_iter().chain(steps.background) {
+            refused = bench.engine.run(step, &spec).await.is_err();
+            if refused {
+                break;
+            }
+        }
+        assert!(refused, "{}: the lock was not in the way", bench.name());
+        operator.batch_execute("ROLLBACK").await.expect("it was not ended");
+        bench.delete(&spec).await;
+        bench.nothing_is_left(&spec).await;
+        drop(operator);
+        admin.batch_execute(&format!("DROP ROLE {name}")).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn prepared_transactions_templates_and_slots_do_not_hold_a_database() {
     for bench in benches() {
         let spec = spec("prepared");

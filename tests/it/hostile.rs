@@ -79,13 +79,22 @@ fn sql_of_any_size_and_shape_gets_a_typed_answer() {
         ("many statements", "select 1;".repeat(20_000)),
         ("parentheses", nested("(", "1", ")", 200_000)),
         ("NUL", "select 'a\0b'".to_owned()),
+    ];
+    for (what, sql) in too_complex {
+        it.check_sql(what, &sql, "sql_too_complex");
+    }
+    let unreadable = [
         ("an open string", "select 'a".to_owned()),
         ("an open comment", "select 1 /*".to_owned()),
         ("an open dollar quote", "select $a$ 1".to_owned()),
         ("a command of psql", "\\copy t from x".to_owned()),
+        ("an empty name", "select \"\"".to_owned()),
+        ("a number that runs into a name", "select 1a".to_owned()),
+        ("a control character", "select \u{b}1".to_owned()),
     ];
-    for (what, sql) in too_complex {
-        it.check_sql(what, &sql, "sql_too_complex");
+    for (what, sql) in unreadable {
+        it.check_sql(what, &sql, "syntax_error");
+        assert_eq!(code(&it.sql(&sql, json!({"readonly": true}))), "syntax_error", "{what}");
     }
     let refused_by_postgres = [
         ("deep parentheses", nested("(", "1", ")", 12_000)),
@@ -323,6 +332,7 @@ fn arguments_out_of_bounds_get_their_own_codes() {
         ("create_database", json!({"profile": big}), "unknown_profile"),
         ("create_database", json!({"postgresVersion": big}), "invalid_arguments"),
         ("create_database", json!({"postgresVersion": "99"}), "postgres_version_unavailable"),
+        ("create_database", json!({"postgresVersion": "99999"}), "postgres_version_unavailable"),
         ("extend_database", json!({"databaseId": id, "ttlMinutes": 0}), "invalid_ttl"),
         ("extend_database", json!({"databaseId": id, "ttlMinutes": huge}), "invalid_ttl"),
         ("list_databases", json!({"cursor": big}), "invalid_arguments"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgsandbox::model::{Bucket, Charge, Denial, Mode, Obligation, Scope, Verdict};
 use serde_json::{Value, json};
 
+use crate::crash::query;
 use crate::hostile::{Session, code, wait};
 use crate::policies::guest::Guest;
 use crate::program::{Home, Stdio, Transport};
@@ -362,6 +363,49 @@ fn a_refusal_before_the_first_act_gives_charges_back_and_a_failure_keeps_them() 
     assert_eq!(left(&mut it), 100, "a call that the core refused was charged");
     assert_eq!(code(&it.sql("select 1/0", json!({}))), "sql_failed");
     assert_eq!(left(&mut it), 99, "a call that ran and failed was not charged");
+}
+
+/// Waits until a sandbox is in the making, and returns its id.
+fn in_the_making(home: &Home) -> String {
+    let sql = "select id from pgsandbox.sandboxes where state = 'creating'";
+    wait(Duration::from_secs(60), || !query(home, sql).is_empty());
+    query(home, sql)[0][0].clone()
+}
+
+#[test]
+fn what_was_found_in_the_making_or_gone_was_not_begun_and_is_not_paid_for() {
+    let home = home_with_policy_file();
+    write_policies(&home, &[]);
+    let mut first = Stdio::start(&home);
+    let keyed = json!({"idempotencyKey": "k"});
+    let made = first.call("create_database", &keyed);
+    let gone = json!({"databaseId": made["result"]["databaseId"], "wait": true});
+    assert_eq!(code(&first.call("delete_database", &gone)), "ok");
+    assert!(first.finish().success());
+
+    let mut stdio = enforce(&home, &[charging("d", "delete_database", 9, 1), charging("c", "create_database", 9, 1)]);
+    let left = |stdio: &mut Stdio, operation, input| balances(stdio, operation, input)[0].1;
+    let other = json!({"idempotencyKey": "k2"});
+    assert_eq!(left(&mut stdio, "create_database", &other), 9);
+    assert_eq!(code(&stdio.call("create_database", &keyed)), "database_not_found");
+    assert_eq!(left(&mut stdio, "create_database", &other), 9, "a key whose sandbox is gone was charged");
+
+    // Another server takes its time; what it makes is neither to be deleted yet nor to be had by its key.
+    let slow = [("PGSANDBOX_TEST_FAULTS", "plan.create.open-database.before=delay:4000")];
+    let mut slow = Stdio::start_with(&home, &slow, std::process::Stdio::inherit());
+    let making = slow.begin("tools/call", json!({"name": "create_database", "arguments": other}));
+    let half = json!({"databaseId": in_the_making(&home)});
+    let listed = json!({"databaseId": made["result"]["databaseId"]});
+    for _ in 0..2 {
+        assert_eq!(code(&stdio.call("delete_database", &half)), "sandbox_not_ready");
+        assert_eq!(code(&stdio.call("delete_database", &listed)), "database_not_found");
+    }
+    assert_eq!(left(&mut stdio, "delete_database", &half), 9, "a refused deletion was charged");
+    let made = slow.answer(making);
+    assert_eq!(made["result"]["structuredContent"]["ok"], true, "{made:#}");
+    assert_eq!(code(&stdio.call("delete_database", &half)), "ok");
+    let next = json!({"databaseId": stdio.call("create_database", &json!({}))["result"]["databaseId"]});
+    assert_eq!(left(&mut stdio, "delete_database", &next), 8, "a deletion was not charged");
 }
 
 #[test]

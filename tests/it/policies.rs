@@ -1,4 +1,4 @@
-//! Policies through the real host: what works, what every limit stops, and what never depends on order.
+//! Policies through the real host: what works, and what every limit stops.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,25 +10,23 @@
 
 mod bundled;
 pub(crate) mod guest;
+mod looping;
+mod together;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use pgsandbox::admission::{Account, Admissible, Book, Effective, Entries, MemoryBook, NoConsents, admit};
 use pgsandbox::model::{
-    Bucket, Charge, Code, Context, Decision, Denial, Failure, Impact, Mode, Obligation, ObligationKind, Phase,
-    PolicyDecision, Principal, RequestId, Requested, Said, Scope, StatementClass, StatementFacts, Timestamp, Traits,
-    Transport, Verdict,
+    Bucket, Charge, Code, Denial, Obligation, PolicyDecision, Said, Scope, StatementClass, StatementFacts, Traits,
+    Verdict,
 };
-use pgsandbox::policy::wasm::{Host, HostSettings};
+use pgsandbox::policy::wasm::{Host, HostSettings, STANDBY_MAX};
 use pgsandbox::policy::{
     FUEL_MAX, FUEL_MIN, LoadError, Loader as _, Problem, Section, Set, Spec, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
     TIMEOUT_MS_MIN,
 };
 use proptest::prelude::*;
 
-use guest::{Guest, encode, spec, world};
+use guest::{Guest, context, encode, spec, world};
 
 fn host() -> Host {
     Host::new(&HostSettings { slots: 4, ..HostSettings::default() }).unwrap()
@@ -38,31 +36,12 @@ fn load(specs: &[Spec]) -> Result<Set, LoadError> {
     Set::load(&host(), specs, 1)
 }
 
-fn context() -> Context {
-    Context {
-        request_id: RequestId::fresh(),
-        phase: Phase::Before,
-        operation: "run_sql",
-        impact: Impact::Writes,
-        principal: Principal {
-            subject: "me".into(),
-            owner: "me".into(),
-            groups: vec!["dev".into()],
-            transport: Transport::Stdio,
-            client: "test".into(),
-        },
-        group_owner: None,
-        now: Timestamp::from_unix_ms(1_800_000_000_000),
-        server: None,
-        sandbox: None,
-        principal_usage: None,
-        group_usage: None,
-        statements: Vec::new(),
-        statement_texts: Vec::new(),
-        clone_source: None,
-        requested: Requested::default(),
-        outcome: None,
-    }
+fn bucket(name: &str, burst: u32) -> Bucket {
+    Bucket { name: name.into(), burst, per_interval: 1, interval_ms: 60_000 }
+}
+
+fn deny(code: &str, message: &str) -> Verdict {
+    Verdict::Deny(Denial { code: code.into(), message: message.into(), audit: String::new(), retry_after_ms: None })
 }
 
 fn statement() -> StatementFacts {
@@ -94,6 +73,8 @@ fn check_stopped(mut spec: Spec, expected: Code, says: &str) {
     for _ in 0..5 {
         assert_eq!(set.decide(&context(), &[]).refusal.map(|refusal| refusal.code), Some(expected));
         assert_eq!(good.decide(&context(), &[]).refusal, None);
+        // An instance that stood ready has the same bounds.
+        [&set, &good].into_iter().for_each(|set| set.make_ready("run_sql", "me"));
     }
 }
 
@@ -306,6 +287,7 @@ fn check_settings(file: &str, owner: &str, expected_rows: u64) {
         assert_eq!(decision.refusal, None);
         let limit = decision.obligations.max_rows.unwrap();
         assert_eq!((limit.value, limit.set_by.as_str()), (expected_rows, file), "{owner}");
+        ["me", "team-a", "team-b", "twin"].into_iter().for_each(|owner| set.make_ready("run_sql", owner));
     }
 }
 
@@ -323,8 +305,24 @@ fn each_owner_gets_its_sections_settings() {
 #[test]
 fn nothing_is_remembered_from_one_request_to_the_next() {
     let set = load(&[Guest::from_file("remembers").spec()]).unwrap();
-    for _ in 0..3 {
+    for times_readied in [0, 0, 1, 2, 0, 1] {
+        (0..times_readied).for_each(|_| set.make_ready("run_sql", "me"));
         assert_eq!(set.decide(&context(), &[]).obligations.max_rows.unwrap().value, 1);
+    }
+}
+
+#[test]
+fn instances_that_stand_ready_take_no_slot_from_what_runs() {
+    let host = Host::new(&HostSettings { slots: 1, slot_wait_ms: 60_000, cache_directory: None }).unwrap();
+    let guests: Vec<_> = (0..=STANDBY_MAX).map(|n| Guest::new(&format!("p{n:02}")).spec()).collect();
+    let set = Set::load(&host, &guests, 1).unwrap();
+    for _ in 0..3 {
+        assert_eq!(set.decide(&context(), &[]).refusal, None);
+        set.make_ready("run_sql", "me");
+        // Another generation beside it finds every place taken, and needs none.
+        let next = Set::load(&host, &guests, 2).unwrap();
+        next.make_ready("run_sql", "me");
+        assert_eq!(next.decide(&context(), &[]).refusal, None);
     }
 }
 
@@ -390,7 +388,9 @@ fn long_requests_get_fuel_for_their_length() {
 fn the_same_request_takes_the_same_fuel_everywhere() {
     let fuel = || {
         let set = load(&[Guest::from_file("settings_length").spec()]).unwrap();
-        [set.decide(&context(), &[]).reports[0].fuel, set.decide(&context(), &[]).reports[0].fuel]
+        let made_for_it = set.decide(&context(), &[]).reports[0].fuel;
+        set.make_ready("run_sql", "me");
+        [made_for_it, set.decide(&context(), &[]).reports[0].fuel]
     };
     let [first, second] = fuel();
     assert!(first > 0);
@@ -413,30 +413,6 @@ fn texts_are_shown_only_where_granted_and_then_not_replayable() {
     };
     assert_eq!(with_text(false), (None, true));
     assert_eq!(with_text(true), (Some(Code::PolicyMemory), false));
-}
-
-#[test]
-fn a_full_queue_is_busy() {
-    let host = Host::new(&HostSettings { slots: 1, slot_wait_ms: 1, cache_directory: None }).unwrap();
-    let mut slow = Guest::from_file("slow").spec();
-    slow.limits.fuel = FUEL_MAX;
-    slow.limits.timeout_ms = 2000;
-    let slow = Set::load(&host, &[slow], 1).unwrap();
-    let quick = Set::load(&host, &[Guest::new("quick").spec()], 2).unwrap();
-    let ask = |set: &Set| set.decide(&context(), &[]).refusal.map(|refusal| refusal.code);
-    std::thread::scope(|scope| {
-        // Each of the two may find the slot taken by the other; the slow one tries until it has had it.
-        let slow = scope.spawn(|| {
-            let busy = (0..1000).take_while(|_| ask(&slow) != Some(Code::PolicyTimeout)).count();
-            (busy < 1000, busy > 0)
-        });
-        let asked: Vec<_> = std::iter::repeat_with(|| ask(&quick)).take_while(|_| !slow.is_finished()).collect();
-        let (ran, waited) = slow.join().unwrap();
-        assert!(ran, "the slow policy never had the slot");
-        assert!(waited || asked.contains(&Some(Code::Busy)), "two evaluations ran beside one slot");
-        assert!(asked.iter().all(|code| [None, Some(Code::Busy)].contains(code)), "{asked:?}");
-    });
-    assert_eq!(quick.decide(&context(), &[]).refusal, None);
 }
 
 #[test]
@@ -482,140 +458,6 @@ fn compiled_code_is_kept_and_what_was_touched_is_not_run() {
     assert!(Host::new(&settings).unwrap_err().to_string().contains("only this user"));
 }
 
-fn bucket(name: &str, burst: u32) -> Bucket {
-    Bucket { name: name.into(), burst, per_interval: 1, interval_ms: 60_000 }
-}
-
-fn deny(code: &str, message: &str) -> Verdict {
-    Verdict::Deny(Denial { code: code.into(), message: message.into(), audit: String::new(), retry_after_ms: None })
-}
-
-/// An operation that meets everything and keeps what it was given.
-struct Anything;
-
-impl Admissible for Anything {
-    const MEETS: &'static [ObligationKind] = &ObligationKind::ALL;
-
-    fn apply(&mut self, _effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        Ok(Vec::new())
-    }
-}
-
-/// Policies of every kind, by number: they pass, abstain, deny, limit, charge, fail, and look elsewhere.
-fn guests() -> Vec<Guest> {
-    let mut guests = Vec::new();
-    let mut add = |name: &str, change: &dyn Fn(&mut Guest)| {
-        let mut guest = Guest::new(name);
-        change(&mut guest);
-        guests.push(guest);
-    };
-    add("pass", &|_| {});
-    add("limit-a", &|g| {
-        g.decision.verdict = Verdict::Abstain;
-        g.decision.obligations = vec![Obligation::MaxRows(10), Obligation::ReadOnly];
-        g.decision.warnings = vec!["a".into()];
-    });
-    add("limit-b", &|g| {
-        g.decision.obligations = vec![Obligation::MaxRows(10), Obligation::MaxResultBytes(5)];
-        g.decision.warnings = vec!["b".into()];
-    });
-    for (name, burst, cost) in [("rate-a", 100, 3), ("rate-b", 50, 2)] {
-        add(name, &|g| {
-            g.decision.verdict = Verdict::Abstain;
-            g.configured = Ok(vec![bucket("calls", burst)]);
-            g.decision.charges = vec![Charge { bucket: "calls".into(), cost }; 2];
-        });
-    }
-    add("spent", &|g| {
-        g.configured = Ok(vec![bucket("calls", 1)]);
-        g.decision.charges = vec![Charge { bucket: "calls".into(), cost: 2 }];
-    });
-    add("deny-a", &|g| g.decision.verdict = deny("no", "a refuses"));
-    add("deny-b", &|g| {
-        g.codes = vec!["quota_exceeded".into()];
-        g.decision.verdict = deny("quota_exceeded", "b refuses");
-    });
-    add("elsewhere", &|g| {
-        g.covers = vec!["doctor".into()];
-        g.concerns = vec!["doctor".into()];
-        g.decision.verdict = deny("no", "never asked");
-    });
-    guests.push(Guest::from_file("trap"));
-    guests.push(Guest::from_file("grow_memory"));
-    guests
-}
-
-/// Takes out of a decision what may differ between two runs: times.
-fn settled(mut decision: Decision) -> Decision {
-    for report in &mut decision.reports {
-        report.elapsed_us = 0;
-    }
-    decision
-}
-
-/// Decides and admits on a fresh book: what was decided, what the caller would hear, and the book afterwards.
-fn outcome(set: &Set, context: &Context) -> (Decision, Option<Failure>, Entries) {
-    let book = MemoryBook::default();
-    let shared: &dyn Book = &book;
-    let account = Account::new(&context.principal, None);
-    let balances = shared.balances(&account, &set.buckets(context), context.now).unwrap();
-    let decision = settled(set.decide(context, &balances));
-    let failure = admit(Anything, context, &decision, &book, &NoConsents).err();
-    (decision, failure, book.read("me").unwrap())
-}
-
-fn chosen() -> impl Strategy<Value = Vec<(usize, Mode)>> {
-    let count = guests().len();
-    let which = proptest::sample::subsequence((0..count).collect::<Vec<_>>(), 1..=5).prop_shuffle();
-    which.prop_flat_map(|which| {
-        let modes =
-            proptest::collection::vec(prop_oneof![3 => Just(Mode::Enforce), 1 => Just(Mode::Shadow)], which.len());
-        modes.prop_map(move |modes| which.iter().copied().zip(modes).collect())
-    })
-}
-
-#[test]
-fn order_never_changes_a_decision_and_refusals_cost_nothing() {
-    // Each is compiled once, and taken from the cache for all further sets.
-    let parent = tempfile::tempdir().unwrap();
-    let settings = HostSettings { cache_directory: Some(parent.path().join("compiled")), ..HostSettings::default() };
-    let host = Host::new(&settings).unwrap();
-    let built: Vec<Spec> = guests().iter().map(Guest::spec).collect();
-    let context = context();
-    let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(chosen in chosen(), rotation in 0usize..5)| {
-        let specs: Vec<Spec> = chosen
-            .iter()
-            .map(|(index, mode)| Spec { mode: *mode, ..built[*index].clone() })
-            .collect();
-        let mut turned = specs.clone();
-        turned.rotate_left(rotation % specs.len());
-        let mut backwards = specs.clone();
-        backwards.reverse();
-        let set = Set::load(&host, &specs, 1).unwrap();
-        let expected = outcome(&set, &context);
-        for other in [turned, backwards] {
-            prop_assert_eq!(&outcome(&Set::load(&host, &other, 1).unwrap(), &context), &expected);
-        }
-        let (decision, failure, book) = expected;
-        if failure.is_some() {
-            prop_assert_eq!(&book, &Entries::default(), "a refused request was charged");
-        } else {
-            prop_assert_eq!(book == Entries::default(), decision.charges.is_empty());
-        }
-        prop_assert_eq!(decision.reports.len(), specs.len(), "every policy is in the record");
-
-        // Without its shadow policies a set decides the same, and charges the same.
-        let enforced: Vec<Spec> = specs.into_iter().filter(|spec| spec.mode == Mode::Enforce).collect();
-        let (without, failure_without, book_without) = outcome(&Set::load(&host, &enforced, 1).unwrap(), &context);
-        prop_assert_eq!(&without.refusal, &decision.refusal);
-        prop_assert_eq!(&without.obligations, &decision.obligations);
-        prop_assert_eq!(&without.charges, &decision.charges);
-        prop_assert_eq!(&without.warnings, &decision.warnings);
-        prop_assert_eq!((failure_without, book_without), (failure, book));
-    });
-}
-
 #[test]
 fn components_that_were_changed_at_random_never_bring_the_host_down() {
     let host = host();
@@ -635,98 +477,6 @@ fn components_that_were_changed_at_random_never_bring_the_host_down() {
     });
     let set = Set::load(&host, &[Guest::new("good").spec()], 2).unwrap();
     assert_eq!(set.decide(&context(), &[]).refusal, None);
-}
-
-/// Decides with some of the guests and expects a code.
-fn check_set(names: &[&str], expected: Option<Code>) {
-    let guests = guests();
-    let spec = |name: &&str| guests.iter().find(|guest| guest.name == *name).unwrap().spec();
-    let specs: Vec<Spec> = names.iter().map(spec).collect();
-    let decision = load(&specs).unwrap().decide(&context(), &[]);
-    assert_eq!(decision.refusal.map(|refusal| refusal.code), expected, "{names:?}");
-}
-
-#[test]
-fn a_denial_outweighs_a_failure_and_a_failure_everything_else() {
-    check_set(&["pass"], None);
-    check_set(&["pass", "limit-a"], None);
-    check_set(&["limit-a"], Some(Code::Uncovered));
-    check_set(&["elsewhere"], Some(Code::Uncovered));
-    check_set(&["pass", "elsewhere"], None);
-    check_set(&["pass", "deny-a"], Some(Code::Denied));
-    check_set(&["pass", "deny-b"], Some(Code::QuotaExceeded));
-    check_set(&["pass", "trap"], Some(Code::PolicyTrapped));
-    check_set(&["limit-a", "trap"], Some(Code::PolicyTrapped));
-    check_set(&["trap", "grow_memory"], Some(Code::PolicyMemory));
-    check_set(&["trap", "deny-b", "deny-a"], Some(Code::Denied));
-}
-
-/// The one worker of this runtime is where a policy loops; a request that comes meanwhile must be served before it ends.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_policy_that_loops_holds_up_no_other_request() {
-    let host = host();
-    let mut slow = Guest::from_file("slow").spec();
-    slow.limits.fuel = FUEL_MAX;
-    slow.limits.timeout_ms = TIMEOUT_MS_MAX;
-    let slow = Arc::new(Set::load(&host, &[slow], 1).unwrap());
-    let quick = Arc::new(Set::load(&host, &[Guest::new("quick").spec()], 2).unwrap());
-    // On a busy machine the other thread may come too late; a worker that is held up never lets it come in time.
-    for _ in 0..20 {
-        let ended = Arc::new(AtomicBool::new(false));
-        let looping = tokio::spawn({
-            let (slow, ended) = (slow.clone(), ended.clone());
-            async move {
-                let refusal = slow.decide(&context(), &[]).refusal.map(|refusal| refusal.code);
-                ended.store(true, Ordering::SeqCst);
-                refusal
-            }
-        });
-        let served = tokio::spawn({
-            let (quick, ended) = (quick.clone(), ended.clone());
-            async move { (quick.decide(&context(), &[]).refusal.is_none(), !ended.load(Ordering::SeqCst)) }
-        });
-        let (passed, in_time) = served.await.unwrap();
-        assert_eq!((passed, looping.await.unwrap()), (true, Some(Code::PolicyTimeout)));
-        if in_time {
-            return;
-        }
-    }
-    panic!("whoever came while the policy looped was served after it");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_that_loop_at_once_end_one_after_the_other_or_are_busy() {
-    let host = host();
-    let mut slow = Guest::from_file("slow").spec();
-    slow.limits.fuel = FUEL_MAX;
-    let slow = Arc::new(Set::load(&host, &[slow], 1).unwrap());
-    let calls = (0..16).map(|_| {
-        let slow = slow.clone();
-        tokio::spawn(async move { slow.decide(&context(), &[]).refusal.map(|refusal| refusal.code) })
-    });
-    let mut said = Vec::new();
-    for call in calls.collect::<Vec<_>>() {
-        said.push(call.await.unwrap());
-    }
-    assert!(said.contains(&Some(Code::PolicyTimeout)), "{said:?}");
-    assert!(said.iter().all(|code| [Some(Code::PolicyTimeout), Some(Code::Busy)].contains(code)), "{said:?}");
-}
-
-/// What needs more than a first attempt gets all of its budget, and the same answer and fuel as ever.
-#[test]
-fn what_takes_longer_than_a_first_attempt_is_answered_all_the_same() {
-    let mut guest = Guest::new("p");
-    guest.functions = "(func $evaluate (param $request i32) (result i32) (local $n i32)
-      (loop $again
-        (local.set $n (i32.add (local.get $n) (i32.const 1)))
-        (br_if $again (i32.lt_u (local.get $n) (i32.const 200000))))
-      (global.get $decision))"
-        .to_owned();
-    let set = load(&[guest.spec()]).unwrap();
-    let decisions = [set.decide(&context(), &[]), set.decide(&context(), &[])];
-    assert_eq!(decisions[0].refusal, None);
-    assert!(decisions[0].reports[0].fuel > pgsandbox::policy::wasm::BRIEF_FUEL, "{}", decisions[0].reports[0].fuel);
-    assert_eq!(decisions[0].reports[0].fuel, decisions[1].reports[0].fuel);
 }
 
 /// The component that `tests/proofs/neighbours` plays with, as the real program loads it from a file.

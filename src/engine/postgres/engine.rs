@@ -10,7 +10,7 @@ use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{Host, SandboxSession, access, extensions, health, names, verify};
 use crate::engine::{
-    ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Step,
+    ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Standing, Step,
 };
 use crate::model::{Check, CredentialAccess, Timestamp, TlsMode};
 
@@ -167,6 +167,11 @@ impl Engine for PostgresEngine {
     async fn restore_reads(&self, sandbox: &SandboxSpec, within: Duration) -> Result<bool, EngineError> {
         names::check(&self.server.settings().prefix, sandbox)?;
         access::restore_reads(&self.server, sandbox, within).await
+    }
+
+    async fn standing(&self) -> Result<Standing, EngineError> {
+        let Some(cluster) = self.server.managed() else { return Ok(Standing::Runs) };
+        cluster.standing().await.map_err(|error| EngineError::Known(Box::new(error.into())))
     }
 
     async fn health(&self) -> Vec<Check> {

@@ -6,6 +6,7 @@ mod endpoint;
 mod engine;
 mod extensions;
 mod health;
+mod idle;
 mod managed;
 mod names;
 pub(crate) mod net;

@@ -3,7 +3,6 @@
 //! A managed server is started when it does not answer; an external one never is. Sessions into databases
 //! other than the admin's own and the metadata's are never kept.
 
-use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admin::{AdminSession, Login, LoginError, ident, refused};
+use super::idle::Idle;
 use super::managed::{ADMIN_DATABASE, ManagedCluster, ManagedSettings};
 use super::{Credentials, Endpoint, PostgresUrl};
 use crate::engine::{EngineError, ServerInfo};
@@ -19,9 +19,7 @@ use crate::model::{Code, Failure, fault};
 /// The database that a managed cluster's metadata lives in.
 pub const METADATA_DATABASE: &str = "pgsandbox";
 /// The most pooled sessions of one server: eight creates at once go no faster than two.
-const SESSIONS_MAX: usize = 8;
-/// How long one stays open that nobody needs: a burst finds those of the last, and an idle program holds none.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const SESSIONS_MAX: usize = 8;
 /// How long somebody waits for a session, or for a connection to a server that has none left, before being told to
 /// come back.
 const SESSION_WAIT: Duration = Duration::from_secs(30);
@@ -32,6 +30,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 const TRUSTED_IDLE: Duration = Duration::from_millis(250);
 /// How long a kept session may take to give a sign of life.
 const SIGN_OF_LIFE_WAIT: Duration = Duration::from_secs(5);
+/// How long a login to a managed server may take; an external one's URL says how long.
+const MANAGED_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the server may take for a statement on the metadata: longer than it waits for a lock.
 const METADATA_ANSWER: Duration = Duration::from_secs(25);
 /// How long the server may take for any other statement of ours: longer than its own timer lets it.
@@ -102,7 +102,7 @@ pub struct PostgresServer {
 struct State {
     reach: Option<Reach>,
     info: Option<ServerInfo>,
-    idle: HashMap<String, Vec<(AdminSession, Instant)>>,
+    idle: Idle<AdminSession>,
 }
 
 /// How the server is reached right now.
@@ -251,10 +251,10 @@ impl PostgresServer {
                     endpoint: running.endpoint,
                     admin: running.admin,
                     database: ADMIN_DATABASE.to_owned(),
-                    connect_timeout: Duration::from_secs(10),
+                    connect_timeout: MANAGED_CONNECT_TIMEOUT,
                 };
                 // Whoever looked for the server wants a session next; to log in takes longer than all else here.
-                self.state().idle.entry(reach.database.clone()).or_default().push((session, Instant::now()));
+                self.state().idle.put(reach.database.clone(), session, Instant::now());
                 reach
             }
             (ServerSource::External(url), _) => Reach {
@@ -314,7 +314,7 @@ impl PostgresServer {
     /// Takes a kept session that still answers.
     async fn kept(&self, database: &str) -> Option<AdminSession> {
         loop {
-            let (session, since) = self.state().idle.get_mut(database)?.pop()?;
+            let (session, since) = self.state().idle.take(database)?;
             if session.is_closed() {
                 continue;
             }
@@ -408,7 +408,7 @@ impl PostgresServer {
     /// Closes sessions that nobody needs just now, so that the server has room for others; one for each database stays,
     /// as the next step, or the way out, needs it.
     pub(super) fn trim_idle(&self) {
-        self.state().idle.values_mut().for_each(|idle| idle.truncate(1));
+        self.state().idle.trim();
     }
 
     /// Forgets where the server was; the next who needs it looks anew.
@@ -538,16 +538,7 @@ impl Drop for PooledSession {
         if session.is_closed() {
             return;
         }
-        let mut state = self.server.state();
-        let now = Instant::now();
-        // The last to come back is the first to go out again, so those in front have waited longest.
-        for idle in state.idle.values_mut() {
-            idle.retain(|(_, since)| now.duration_since(*since) < IDLE_TIMEOUT);
-        }
-        let idle = state.idle.entry(std::mem::take(&mut self.database)).or_default();
-        if idle.len() < SESSIONS_MAX {
-            idle.push((session, now));
-        }
+        self.server.state().idle.put(std::mem::take(&mut self.database), session, Instant::now());
     }
 }
 

@@ -282,30 +282,24 @@ async fn other_databases(
             )
             .await
             .map_err(&failed)?;
-        let (mut sandboxes, mut others, mut tried) = (Vec::new(), Vec::new(), 0);
-        for row in rows {
-            let (database, may): (String, bool) = (row.get(0), row.get(1));
-            let entered = if tried < LOGINS_TRIED_MAX {
-                tried += 1;
-                match access::log_in(&reach, &credentials, &database, major).await {
-                    Ok(_) => true,
-                    Err(LoginError::Refused { .. }) => false,
-                    Err(error) => return Err(error.within(&server.settings().profile, &credentials.user)),
-                }
-            } else {
-                may
-            };
-            if entered {
-                let prefix = &server.settings().prefix;
-                let sandbox = database.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.starts_with('_'));
-                if sandbox { sandboxes.push(database) } else { others.push(database) }
+        let others = Others::of(rows.iter().map(|row| (row.get(0), row.get(1))));
+        let looked = others.looked_into();
+        let mut entered = others.allowed;
+        for database in others.tried {
+            match access::log_in(&reach, &credentials, &database, major).await {
+                Ok(_) => entered.push(database),
+                Err(LoginError::Refused { .. }) => {}
+                Err(error) => return Err(error.within(&server.settings().profile, &credentials.user)),
             }
         }
+        let prefix = &server.settings().prefix;
+        let is_sandbox = |name: &String| name.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.starts_with('_'));
+        let (sandboxes, others): (Vec<_>, Vec<_>) = entered.into_iter().partition(is_sandbox);
         let part = part(access);
         let detail = named(&sandboxes, "enters no other sandbox", "enters");
         let remedy = "take CONNECT away from PUBLIC and from the role in those databases";
         checks.push(judge(&format!("{part}.other-sandboxes"), sandboxes.is_empty(), &detail, remedy));
-        let detail = named(&others, &format!("enters no other database; {tried} logins were tried"), "enters");
+        let detail = named(&others, &format!("enters no other database; {looked}"), "enters");
         let name = format!("{part}.other-databases");
         // on a server of the operator's own PUBLIC's rights are the operator's to decide
         let strict = server.managed().is_some();
@@ -321,6 +315,43 @@ async fn other_databases(
         });
     }
     Ok(())
+}
+
+/// The databases that are not the sandbox's own.
+struct Others {
+    /// A login is tried on them.
+    tried: Vec<String>,
+    /// The catalogue lets the role into them, and no login is tried.
+    allowed: Vec<String>,
+    /// How many the catalogue alone has judged.
+    judged: usize,
+}
+
+impl Others {
+    /// Parts databases, with what the catalogue says of each: a login is tried on the first [`LOGINS_TRIED_MAX`].
+    fn of(databases: impl Iterator<Item = (String, bool)>) -> Self {
+        let mut others = Self { tried: Vec::new(), allowed: Vec::new(), judged: 0 };
+        for (database, may) in databases {
+            if others.tried.len() < LOGINS_TRIED_MAX {
+                others.tried.push(database);
+                continue;
+            }
+            others.judged += 1;
+            if may {
+                others.allowed.push(database);
+            }
+        }
+        others
+    }
+
+    /// Says how they are looked into.
+    fn looked_into(&self) -> String {
+        let tried = self.tried.len();
+        match self.judged {
+            0 => format!("{tried} logins were tried"),
+            more => format!("{tried} logins were tried, and the catalogue was asked about {more} more"),
+        }
+    }
 }
 
 const RECREATE: &str = "delete the sandbox and create another";
@@ -371,6 +402,26 @@ pub(super) fn check(name: &str, status: CheckStatus, detail: &str, remedy: Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_logins_are_tried_and_the_catalogue_judges_the_rest() {
+        for count in [0, LOGINS_TRIED_MAX - 1, LOGINS_TRIED_MAX, LOGINS_TRIED_MAX + 1, 5 * LOGINS_TRIED_MAX] {
+            // The catalogue lets the role into the first and the last.
+            let may = |n: &usize| *n == 0 || n + 1 == count;
+            let others = Others::of((0..count).map(|n| (n.to_string(), may(&n))));
+            let named = |numbers: std::ops::Range<usize>| numbers.map(|n| n.to_string()).collect::<Vec<_>>();
+            let tried = count.min(LOGINS_TRIED_MAX);
+            assert_eq!(others.tried, named(0..tried), "of {count}");
+            assert_eq!(others.allowed, named(tried.max(count.saturating_sub(1))..count), "of {count}");
+            let said = others.looked_into();
+            let rest = if count > tried {
+                format!(", and the catalogue was asked about {} more", count - tried)
+            } else {
+                String::new()
+            };
+            assert_eq!(said, format!("{tried} logins were tried{rest}"));
+        }
+    }
 
     #[test]
     fn more_names_than_can_be_read_are_counted() {

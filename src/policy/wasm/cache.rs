@@ -29,7 +29,7 @@ use super::HostError;
 use super::engine::Shared;
 use super::snapshot::SNAPSHOT_VERSION;
 
-/// The largest file, in bytes: compiled code is some six times its component.
+/// The largest file, in bytes: compiled code is some six times its component. What is larger is made anew at each start.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// The most files kept; the oldest go first.
 const FILES_MAX: usize = 512;
@@ -42,6 +42,7 @@ const WORLD: &str = include_str!("../../../wit/policy.wit");
 pub(super) struct Cache {
     directory: PathBuf,
     key: Zeroizing<[u8; KEY_BYTES]>,
+    file_bytes_max: u64,
     /// Of the engine, the snapshots' version and the world.
     engine_hash: u64,
 }
@@ -83,7 +84,8 @@ impl Cache {
         engine.precompile_compatibility_hash().hash(&mut hash);
         SNAPSHOT_VERSION.hash(&mut hash);
         WORLD.hash(&mut hash);
-        Ok(Self { directory: directory.to_owned(), key, engine_hash: hash.finish() })
+        let engine_hash = hash.finish();
+        Ok(Self { directory: directory.to_owned(), key, file_bytes_max: FILE_BYTES_MAX, engine_hash })
     }
 
     /// Returns the name of what is made of `parts`; `kind` says what it is.
@@ -113,15 +115,23 @@ impl Cache {
         fault::reach("policy.cache.read").ok()?;
         let file = options().read(true).open(self.path(name)).ok()?;
         let size = file.metadata().ok()?.len();
-        let mut bytes = Vec::with_capacity(usize::try_from(size.min(FILE_BYTES_MAX)).ok()? + 1);
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
+        if size > self.file_bytes_max {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(size).ok()? + 1);
+        // One that grows meanwhile has another MAC.
+        file.take(size).read_to_end(&mut bytes).ok()?;
         let (mac, body) = bytes.split_first_chunk::<MAC_BYTES>()?;
         self.mac(name, &[body])?.verify_slice(mac).ok()?;
         Some(Entry(bytes))
     }
 
-    /// Keeps `parts`, one behind the other, under `name`.
+    /// Keeps `parts`, one behind the other, under `name`, unless they are more than would be read.
     pub(super) fn put(&self, name: &str, parts: &[&[u8]]) -> io::Result<()> {
+        let bytes = parts.iter().map(|part| part.len()).sum::<usize>().saturating_add(MAC_BYTES);
+        if u64::try_from(bytes).is_ok_and(|bytes| bytes > self.file_bytes_max) {
+            return Ok(());
+        }
         let Some(mac) = self.mac(name, parts) else { return Ok(()) };
         fault::reach("policy.cache.room")?;
         self.make_room()?;
@@ -290,6 +300,28 @@ mod tests {
         fs::write(cache.path("a"), &whole).unwrap();
         let other = Cache::open(&cache.directory, &Engine::default()).unwrap();
         assert!(other.get("a").is_none(), "under another key");
+    }
+
+    #[test]
+    fn a_file_is_kept_and_read_up_to_its_bound_and_no_further() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::open(&directory.path().join("compiled"), &Engine::default()).unwrap();
+        assert_eq!(cache.file_bytes_max, FILE_BYTES_MAX);
+        let body_max = 1 << 10;
+        let small = Cache { file_bytes_max: body_max as u64 + MAC_BYTES as u64, ..cache };
+        for (bytes, fits) in [(body_max - 1, true), (body_max, true), (body_max + 1, false)] {
+            let (name, code) = (bytes.to_string(), vec![7; bytes]);
+            let (head, rest) = code.split_at(bytes / 2);
+            small.put(&name, &[head, rest]).unwrap();
+            assert_eq!(small.path(&name).exists(), fits, "{bytes} bytes");
+            assert_eq!(small.get(&name).map(|entry| entry.body().to_vec()), fits.then_some(code), "{bytes} bytes");
+        }
+        // One that is there, and whole, is not read all the same.
+        let large = Cache { file_bytes_max: FILE_BYTES_MAX, ..small };
+        large.put("large", &[&vec![7; body_max + 1]]).unwrap();
+        assert!(large.get("large").is_some());
+        let small = Cache { file_bytes_max: body_max as u64 + MAC_BYTES as u64, ..large };
+        assert!(small.get("large").is_none());
     }
 
     #[test]

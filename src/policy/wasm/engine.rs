@@ -19,6 +19,7 @@ use super::cache::Cache;
 use super::guest::Guest;
 use super::limits::{CORE_INSTANCES_MAX, STACK_BYTES_MAX, TABLE_ELEMENTS_MAX, TICK_MS};
 use super::run::Bounds;
+use super::standby::{Places, STANDBY_MAX};
 
 /// Slots unless set otherwise: evaluations take microseconds, so more only helps where more cores are.
 pub const SLOTS_DEFAULT: u32 = 32;
@@ -93,6 +94,8 @@ pub(super) struct Shared {
     pub(super) slots: Arc<Slots>,
     /// Places for evaluations that take long: so many that a core is left for everybody else.
     pub(super) aside: Slots,
+    /// Places for instances that stand ready.
+    pub(super) places: Arc<Places>,
     pub(super) cache: Option<Cache>,
 }
 
@@ -119,7 +122,7 @@ impl Host {
         let slots = Arc::new(Slots::new(slots, wait));
         // Nothing is ever added to the linker: a policy that imports a function cannot be instantiated.
         let linker = Linker::new(&engine);
-        let shared = Shared { engine, linker, slots, aside, cache };
+        let shared = Shared { engine, linker, slots, aside, places: Arc::default(), cache };
         start_clock(&shared)?;
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -140,9 +143,10 @@ impl Loader for Host {
 
 /// Makes the engine's configuration. What measured best, and nothing that could tell one run from another.
 fn config(slots: u32) -> Config {
-    let parts = slots.saturating_mul(CORE_INSTANCES_MAX);
+    let instances = slots.saturating_add(STANDBY_MAX);
+    let parts = instances.saturating_mul(CORE_INSTANCES_MAX);
     let mut pool = PoolingAllocationConfig::default();
-    pool.total_component_instances(slots)
+    pool.total_component_instances(instances)
         .total_core_instances(parts)
         .total_memories(parts)
         .total_tables(parts)

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
+use wasmtime::Store;
 use wasmtime::component::Component;
 
 use crate::model::{
@@ -20,6 +21,7 @@ use super::kept::Kept;
 use super::limits::Budget;
 use super::run::{Bounds, call_fault, instantiate, instantiate_decider, refill, store};
 use super::snapshot::{Attempt, Snapshot, attempt, configure_plain, instrument};
+use super::standby::{Made, Standby};
 use super::v0_1::{self, DeciderPre, PACKAGE, PolicyPre, TYPES};
 
 /// The first bytes of a core module, which is no component.
@@ -103,7 +105,7 @@ impl Guest {
     }
 
     fn instances(&self, start: Start) -> Instances {
-        Instances { shared: Arc::clone(&self.shared), start, limits: self.limits }
+        Instances { shared: Arc::clone(&self.shared), start, limits: self.limits, standby: Standby::default() }
     }
 
     /// Takes what was made of these settings before, if it still answers.
@@ -210,6 +212,7 @@ struct Instances {
     shared: Arc<Shared>,
     start: Start,
     limits: Limits,
+    standby: Standby,
 }
 
 /// What an instance starts from.
@@ -249,6 +252,9 @@ impl Instances {
         budget: Budget,
     ) -> (Result<PolicyDecision, PolicyFault>, u64) {
         let Some(_slot) = self.shared.slots.take() else { return (Err(busy()), 0) };
+        if let Some(ready) = self.standby.take() {
+            return self.use_up(ready, request, budget);
+        }
         let mut store = match store(&self.shared, budget) {
             Ok(store) => store,
             Err(fault) => return (Err(fault), 0),
@@ -274,9 +280,43 @@ impl Instances {
             };
             answer.map(v0_1::decision).map_err(|error| call_fault(&error))
         })();
-        let fuel = budget.fuel.saturating_sub(store.get_fuel().unwrap_or(0));
+        (answer, used(&store, budget))
+    }
+
+    /// Runs the policy in an instance that stood ready, which runs no more after that.
+    fn use_up(
+        &self,
+        mut ready: Made,
+        request: &Request<'_>,
+        budget: Budget,
+    ) -> (Result<PolicyDecision, PolicyFault>, u64) {
+        let Made { store, decider, fuel, .. } = &mut ready;
+        let left = Budget { fuel: budget.fuel.saturating_sub(*fuel), ..budget };
+        let answer = refill(store, left).and_then(|()| {
+            let answer = v0_1::show(request, |shown| decider.call_evaluate(&mut *store, shown));
+            answer.map(v0_1::decision).map_err(|error| call_fault(&error))
+        });
+        let fuel = used(store, budget);
+        self.standby.leave(ready);
         (answer, fuel)
     }
+
+    /// Makes an instance that runs nothing yet, if there is a place for it. Why one cannot be made is told by the
+    /// evaluation that then makes its own.
+    fn instance_ready(&self) -> Option<Made> {
+        let Start::Configured(pre) = &self.start else { return None };
+        let place = self.shared.places.take()?;
+        let budget = Budget::evaluation(self.limits, 0).brief();
+        let mut store = store(&self.shared, budget).ok()?;
+        let decider = instantiate_decider(pre, &mut store).ok()?;
+        let fuel = used(&store, budget);
+        Some(Made::new(store, decider, fuel, place))
+    }
+}
+
+/// Returns the fuel of a budget that was used.
+fn used(store: &Store<Bounds>, budget: Budget) -> u64 {
+    budget.fuel.saturating_sub(store.get_fuel().unwrap_or(0))
 }
 
 impl Evaluator for Instances {
@@ -285,6 +325,10 @@ impl Evaluator for Instances {
         let (answer, fuel) = self.run(request);
         let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Evaluation { answer, elapsed_us, fuel }
+    }
+
+    fn make_ready(&self) {
+        self.standby.renew(|| self.instance_ready());
     }
 }
 

@@ -3,6 +3,9 @@
 //! Fuel, memory and time of an evaluation can be set per policy and are in [`Limits`](crate::policy::Limits);
 //! these hold for all.
 
+use std::time::Duration;
+
+use crate::model::fault;
 use crate::policy::Limits;
 
 /// What a policy may hand over in one call, in bytes as wasmtime counts them (a list costs its elements' host size):
@@ -64,11 +67,16 @@ impl Budget {
     pub(super) fn load(limits: Limits) -> Self {
         Self {
             fuel: LOAD_FUEL,
-            ticks: ticks(LOAD_TIMEOUT_MS),
+            ticks: ticks(load_timeout_ms()),
             memory_bytes: limits.memory_bytes,
             output_bytes: OUTPUT_BYTES_MAX,
         }
     }
+}
+
+fn load_timeout_ms() -> u64 {
+    let within = fault::within(Duration::from_millis(LOAD_TIMEOUT_MS));
+    u64::try_from(within.as_millis()).unwrap_or(LOAD_TIMEOUT_MS)
 }
 
 /// Counts one tick more than fits, as the first may come at once.

@@ -12,6 +12,7 @@ mod kept;
 mod limits;
 mod run;
 mod snapshot;
+mod standby;
 mod v0_1;
 
 pub use engine::{Host, HostError, HostSettings, SLOT_WAIT_MS_DEFAULT, SLOTS_DEFAULT, WAITING_MAX};
@@ -19,3 +20,4 @@ pub use limits::{
     BRIEF_FUEL, BRIEF_TICKS, CORE_INSTANCES_MAX, FACTS_PER_MS, FUEL_PER_FACT, LOAD_FUEL, LOAD_TIMEOUT_MS,
     OUTPUT_BYTES_MAX, STACK_BYTES_MAX, TABLE_ELEMENTS_MAX, TICK_MS, TICKS_MIN,
 };
+pub use standby::STANDBY_MAX;

@@ -26,7 +26,7 @@ const IN_TIME: Duration = Duration::from_secs(100);
 const TOO_LONG_MS: u64 = 200_000;
 
 /// Starts the program with its deadlines shortened, and something that is late.
-fn under(home: &Home, faults: &str) -> Stdio {
+pub(super) fn under(home: &Home, faults: &str) -> Stdio {
     let variables = [
         ("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS),
         ("PGSANDBOX_TEST_INTERVAL_MS", "300"),
@@ -35,12 +35,12 @@ fn under(home: &Home, faults: &str) -> Stdio {
     Stdio::start_with(home, &variables, Pipe::inherit())
 }
 
-fn late(point: &str) -> String {
+pub(super) fn late(point: &str) -> String {
     format!("{point}=delay:{TOO_LONG_MS}")
 }
 
 /// Calls, and expects a code before what is waited for could have come.
-fn check(stdio: &mut Stdio, operation: &str, input: &Value, expected: &str) -> Value {
+pub(super) fn check(stdio: &mut Stdio, operation: &str, input: &Value, expected: &str) -> Value {
     let begun = Instant::now();
     let reply = stdio.call(operation, input);
     assert_eq!(code(&reply), expected, "{operation}: {reply:#}");
@@ -81,7 +81,7 @@ impl Drop for Held {
 }
 
 /// A sandbox made without any fault, with the name of its database.
-fn make(home: &Home) -> (String, String) {
+pub(super) fn make(home: &Home) -> (String, String) {
     let mut stdio = Stdio::start(home);
     let made = check(&mut stdio, "create_database", &json!({"nameHint": "kept"}), "ok");
     assert!(stdio.finish().success());
@@ -90,22 +90,31 @@ fn make(home: &Home) -> (String, String) {
 }
 
 #[test]
-fn plans_that_take_too_long_are_answered_and_taken_back_or_tried_again() {
+fn a_creation_that_takes_too_long_is_taken_back_before_its_answer() {
     let home = Home::fresh();
-    let (id, _) = make(&home);
-    // A creation is taken back before its answer.
+    make(&home);
     let mut stdio = under(&home, &late("plan.create.open-database.before"));
     check(&mut stdio, "create_database", &json!({"nameHint": "late"}), "command_timeout");
     let left = "select count(*) from pg_database where datname like 'pgsandbox\\_late%'";
     assert_eq!(query(&home, left), [["0"]]);
     assert!(stdio.finish().success());
-    // A removal goes on behind its answer, and the step that took too long is tried again.
+}
+
+#[test]
+fn a_removal_that_takes_too_long_goes_on_behind_its_answer() {
+    let home = Home::fresh();
+    let (id, _) = make(&home);
+    // The step that took too long is tried again.
     let mut stdio = under(&home, &late("plan.delete.drop-database.before"));
     let reply = check(&mut stdio, "delete_database", &json!({"databaseId": id, "wait": true}), "ok");
     assert_eq!(reply["result"]["state"], "deleting", "{reply:#}");
     settle(&home);
     assert!(stdio.finish().success());
-    // A program that ends does not wait for a removal that does not.
+}
+
+#[test]
+fn a_program_that_ends_does_not_wait_for_a_removal_that_does_not() {
+    let home = Home::fresh();
     let (id, name) = make(&home);
     let mut stdio = under(&home, &late("store.finish-delete"));
     check(&mut stdio, "delete_database", &json!({"databaseId": id}), "ok");
@@ -120,10 +129,9 @@ fn plans_that_take_too_long_are_answered_and_taken_back_or_tried_again() {
 }
 
 #[test]
-fn servers_that_say_nothing_and_rows_that_are_held_are_given_up() {
+fn servers_that_say_nothing_are_given_up() {
     let home = Home::fresh();
     let (id, name) = make(&home);
-    let (other, other_name) = make(&home);
     let mut stdio = under(&home, "");
     let told = json!({"databaseId": id});
     check(&mut stdio, "get_connection_string", &told, "ok");
@@ -144,20 +152,36 @@ fn servers_that_say_nothing_and_rows_that_are_held_are_given_up() {
         .map(|database| Held::new(&home, database, "lock table pg_catalog.pg_extension in access exclusive mode"));
     check(&mut stdio, "list_extensions", &json!({}), "postgres_connection_failed");
     drop(held);
+    assert!(stdio.finish().success());
+}
 
-    // A login that is to be given back, of a role that somebody holds.
+/// Takes a sandbox's login away, as its bytes would, so that the next call is to give it back.
+fn withhold_login(home: &Home, id: &str, name: &str) {
     let withheld = format!(
         "alter role {name}_role nologin; update pgsandbox.sandboxes set login_withheld = true where id = '{id}'"
     );
+    query(home, &withheld);
+}
+
+/// Starts the program without upkeep of logins: it would be at it as well, and its turn be in the way of the call's.
+fn without_upkeep_of_logins(home: &Home, more: &[(&str, &str)]) -> Stdio {
+    let variables = [&[("PGSANDBOX_TEST_FAULTS", "store.logins-due=fail@1+")], more].concat();
+    Stdio::start_with(home, &variables, Pipe::inherit())
+}
+
+/// Holds the owner role of a sandbox, so that nobody can change it.
+fn hold_role(home: &Home, name: &str) -> Held {
+    Held::new(home, "pgsandbox", &format!("alter role {name}_role valid until 'infinity'"))
+}
+
+#[test]
+fn a_login_that_cannot_be_given_back_in_time_is_given_back_later() {
+    let home = Home::fresh();
+    let (id, name) = make(&home);
+    withhold_login(&home, &id, &name);
     let one = json!({"databaseId": id, "sql": "select 1"});
-    check(&mut stdio, "run_sql", &one, "ok");
-    // Upkeep would be at it as well, and its turn be in the way of the call's.
-    assert!(stdio.finish().success());
-    query(&home, &withheld);
-    let variables =
-        [("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS), ("PGSANDBOX_TEST_FAULTS", "store.logins-due=fail@1+")];
-    let mut stdio = Stdio::start_with(&home, &variables, Pipe::inherit());
-    let held = Held::new(&home, "pgsandbox", &format!("alter role {name}_role valid until 'infinity'"));
+    let mut stdio = without_upkeep_of_logins(&home, &[("PGSANDBOX_TEST_DEADLINE_MS", DEADLINE_MS)]);
+    let held = hold_role(&home, &name);
     let reply = check(&mut stdio, "run_sql", &one, "busy");
     assert!(reply["errors"][0]["message"].as_str().unwrap().contains("did not end in time"), "{reply:#}");
     drop(held);
@@ -168,26 +192,68 @@ fn servers_that_say_nothing_and_rows_that_are_held_are_given_up() {
          where rolname = '{name}_role' and id = '{id}'"
     );
     assert_eq!(query(&home, &stands), [["t"]]);
+}
 
-    // The same with all the time there is: what is tried again is tried so often and no more.
-    query(&home, &withheld);
-    let mut stdio = Stdio::start_with(&home, &[("PGSANDBOX_TEST_FAULTS", "store.logins-due=fail@1+")], Pipe::inherit());
-    let held = Held::new(&home, "pgsandbox", &format!("alter role {name}_role valid until 'infinity'"));
-    let reply = check(&mut stdio, "run_sql", &one, "busy");
+/// With all the time there is.
+#[test]
+fn what_is_tried_again_is_tried_so_often_and_no_more() {
+    let home = Home::fresh();
+    let (id, name) = make(&home);
+    withhold_login(&home, &id, &name);
+    let mut stdio = without_upkeep_of_logins(&home, &[]);
+    let held = hold_role(&home, &name);
+    let reply = check(&mut stdio, "run_sql", &json!({"databaseId": id, "sql": "select 1"}), "busy");
     assert!(!reply["errors"][0]["message"].as_str().unwrap().contains("did not end in time"), "{reply:#}");
     // So it is where every way in is to be taken: the removal goes on later.
     check(&mut stdio, "delete_database", &json!({"databaseId": id, "wait": true}), "busy");
     drop(held);
-    // And where the roles are to be dropped, which need nothing that was held so far.
+    settle(&home);
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn roles_that_somebody_holds_are_dropped_later() {
+    let home = Home::fresh();
+    let (id, name) = make(&home);
     // By somebody whose transactions are none of ours to end.
     query(&home, "create role somebody superuser login password 'x'");
     let somebody = config(&home).user("somebody").password("x").clone();
-    let held = Held::with(&somebody, &format!("comment on role {other_name}_role is 'held'"));
-    check(&mut stdio, "delete_database", &json!({"databaseId": other, "wait": true}), "busy");
-    let dropped = format!("select count(*) from pg_database where datname = '{other_name}'");
-    assert_eq!(query(&home, &dropped), [["0"]]);
+    let mut stdio = Stdio::start(&home);
+    let held = Held::with(&somebody, &format!("comment on role {name}_role is 'held'"));
+    check(&mut stdio, "delete_database", &json!({"databaseId": id, "wait": true}), "busy");
+    assert_eq!(query(&home, &format!("select count(*) from pg_database where datname = '{name}'")), [["0"]]);
     drop(held);
     settle(&home);
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn a_session_whose_own_statements_hang_is_left_for_another() {
+    let home = Home::fresh();
+    let (id, name) = make(&home);
+    let mut stdio = under(&home, "");
+    let mut sql = |sql: &str| {
+        // Beyond what our own statements are given, so that the server's timer comes to nobody's help.
+        let input = json!({"databaseId": id, "sql": sql, "timeoutSeconds": 300});
+        let reply = check(&mut stdio, "run_sql", &input, "ok");
+        reply["result"]["resultSets"].as_array().unwrap().last().unwrap()["rows"].clone()
+    };
+    sql("create table kept (a int); insert into kept values (1)");
+    // Needed to drop a table, and not to make one: to forget what a call made of its own takes as long as this is held.
+    let held = Held::new(&home, &name, "lock table pg_catalog.pg_inherits in access exclusive mode");
+    let backend = |rows: &Value| rows[0][0].as_str().map_or_else(|| rows[0][0].to_string(), str::to_owned);
+    let hung = backend(&sql("create temp table forgotten (a int); select pg_backend_pid()"));
+    let counted =
+        |which: &str| query(&home, &format!("select count(*) from pg_stat_activity where pid = {hung} {which}"));
+    let forgets = "and query = 'DISCARD ALL' and state = 'active'";
+    wait(IN_TIME, || counted(forgets) == [["1"]]);
+    let another = backend(&sql("select pg_backend_pid()"));
+    assert_ne!(hung, another, "a session that is not as it was is used again");
+    wait(IN_TIME, || counted(forgets) == [["0"]]);
+    // Its connection is closed; what is left of it goes when it can.
+    drop(held);
+    wait(IN_TIME, || counted("") == [["0"]]);
+    assert_eq!(sql("select a from kept"), json!([[1]]));
     assert!(stdio.finish().success());
 }
 

@@ -10,7 +10,8 @@ use pgsandbox::model::{
 use pgsandbox::policy::wasm::{Host, HostSettings};
 use pgsandbox::policy::{Bundled, ConfigureError, Loader as _, Set, sha256_hex};
 
-use super::{context, statement};
+use super::guest::context;
+use super::statement;
 
 /// Operations of the main job, with their impact.
 const OPERATIONS: [(&str, Impact); 12] = [

@@ -5,13 +5,44 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use pgsandbox::model::{Bucket, Mode, Obligation, Phase, PolicyDecision, Scope, Verdict};
+use pgsandbox::model::{
+    Bucket, Context, Impact, Mode, Obligation, Phase, PolicyDecision, Principal, RequestId, Requested, Scope,
+    Timestamp, Transport, Verdict,
+};
 use pgsandbox::policy::{Component, Limits, Problem, Spec};
 use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use wit_parser::Resolve;
 
 /// Where the prepared answers begin.
 pub(crate) const BASE: u32 = 1024;
+
+/// Returns a request to write that has nothing special about it.
+pub(crate) fn context() -> Context {
+    Context {
+        request_id: RequestId::fresh(),
+        phase: Phase::Before,
+        operation: "run_sql",
+        impact: Impact::Writes,
+        principal: Principal {
+            subject: "me".into(),
+            owner: "me".into(),
+            groups: vec!["dev".into()],
+            transport: Transport::Stdio,
+            client: "test".into(),
+        },
+        group_owner: None,
+        now: Timestamp::from_unix_ms(1_800_000_000_000),
+        server: None,
+        sandbox: None,
+        principal_usage: None,
+        group_usage: None,
+        statements: Vec::new(),
+        statement_texts: Vec::new(),
+        clone_source: None,
+        requested: Requested::default(),
+        outcome: None,
+    }
+}
 
 /// A policy to be built.
 #[derive(Clone, Debug)]

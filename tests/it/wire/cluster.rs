@@ -96,7 +96,7 @@ impl Cluster {
         let since = Instant::now();
         loop {
             match SandboxSession::connect(&self.target("postgres")).await {
-                Ok(session) => return session.close().await,
+                Ok(_) => return,
                 Err(error) => assert!(since.elapsed() < Duration::from_secs(30), "the cluster does not start: {error}"),
             }
             if let Some(status) = self.server.try_wait().unwrap() {
@@ -238,7 +238,7 @@ async fn template() -> PathBuf {
     for statement in SETUP {
         run(&mut session, statement).await;
     }
-    session.close().await;
+    drop(session);
     stop(&mut server, Signal::INT);
     let part = home.join("wire-cluster-part");
     if part.exists() {

@@ -2,11 +2,15 @@
 //!
 //! Debian's packages start a server of their own on port 5432 unless told otherwise, so they are told: before the
 //! server's package comes, `createcluster.conf` says that no cluster is made, and afterwards it is as it was.
-//! Nothing is installed without root's rights, and nobody is asked for a password.
+//! Nothing is installed without root's rights, and nobody is asked for a password. A package manager that takes too long
+//! is left to itself, and so is `createcluster.conf` then.
 
 use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
@@ -20,6 +24,8 @@ use crate::model::{Code, Failure, Progress};
 const RUN_WAIT: Duration = Duration::from_secs(15 * 60);
 /// Seconds that the package manager waits for another run of itself.
 const LOCK_OPTION: &str = "DPkg::Lock::Timeout=300";
+/// What keeps the server's package from making a cluster.
+const NO_CLUSTER: &str = "create_main_cluster = false";
 /// What the package manager says at its end is kept so far, in bytes.
 const SAID_BYTES_MAX: usize = 600;
 /// What the package manager gets of our environment: where programs and proxies are. What packages start may run for
@@ -52,6 +58,16 @@ pub enum InstallError {
         /// The end of what it said.
         said: String,
     },
+    /// The package manager did not end in time, and still runs.
+    #[error("`{command}` did not end within {} s, and still runs", within.as_secs())]
+    Late {
+        /// What was run.
+        command: String,
+        /// How long it was given.
+        within: Duration,
+        /// The packages' configuration, where it is not as it was: nothing may change under what still runs.
+        changed: Option<PathBuf>,
+    },
     /// The packages are there and the server is not.
     #[error("the packages were installed, and no server of that version was found afterwards")]
     NotFound,
@@ -67,6 +83,11 @@ impl InstallError {
             Self::NotRoot { command } => format!("run this as root, then try again: {command}"),
             Self::NoPackage(_) => "ask for another version, or add the archive at apt.postgresql.org".to_owned(),
             Self::Failed { command, .. } => format!("see what `{command}` says when run by hand"),
+            Self::Late { changed: None, .. } => "see what it waits for, let it end, and try again".to_owned(),
+            Self::Late { changed: Some(conf), .. } => format!(
+                "see what it waits for and let it end; then take `{NO_CLUSTER}` out of `{}` and try again",
+                conf.display()
+            ),
         }
     }
 }
@@ -101,6 +122,7 @@ struct Apt {
     cache: PathBuf,
     cluster_conf: PathBuf,
     sudo: Option<PathBuf>,
+    run_wait: Duration,
 }
 
 impl Apt {
@@ -110,6 +132,7 @@ impl Apt {
             cache: "/usr/bin/apt-cache".into(),
             cluster_conf: "/etc/postgresql-common/createcluster.conf".into(),
             sudo: (!user::is_root()).then(|| "/usr/bin/sudo".into()),
+            run_wait: RUN_WAIT,
         }
     }
 
@@ -127,6 +150,10 @@ impl Apt {
         self.write_conf(&without_main_cluster(&before)).await?;
         progress.report(2, PARTS, &format!("installing {package}; no cluster is made on port 5432"));
         let installed = self.get(&["install", &package]).await;
+        if let Err(InstallError::Late { command, within, .. }) = installed {
+            // With its configuration put back, it would still make a cluster on port 5432.
+            return Err(InstallError::Late { command, within, changed: Some(self.cluster_conf.clone()) });
+        }
         progress.report(3, PARTS, "putting the packages' configuration back");
         let restored = self.write_conf(&before).await;
         installed.and(restored)?;
@@ -137,7 +164,7 @@ impl Apt {
     /// Finds out whether packages may be installed without asking anybody.
     async fn check_rights(&self, major: Option<u16>) -> Result<(), InstallError> {
         let Some(sudo) = &self.sudo else { return Ok(()) };
-        if sudo.is_file() && run(sudo, ["-n", "true"], None).await.is_ok() {
+        if sudo.is_file() && run(sudo, ["-n", "true"], None, self.run_wait).await.is_ok() {
             return Ok(());
         }
         Err(InstallError::NotRoot { command: self.by_hand(major) })
@@ -148,7 +175,7 @@ impl Apt {
         let version = major.map(|m| format!("-{m}")).unwrap_or_default();
         format!(
             "sh -c 'apt-get update && apt-get install -y postgresql-common && \
-             echo create_main_cluster = false >>{} && \
+             echo {NO_CLUSTER} >>{} && \
              apt-get install -y --no-install-recommends postgresql{version}'",
             self.cluster_conf.display()
         )
@@ -158,11 +185,10 @@ impl Apt {
     async fn package(&self, major: Option<u16>) -> Result<String, InstallError> {
         let missing = InstallError::NoPackage(major);
         let said = match major {
-            Some(major) => run(&self.cache, ["show".to_owned(), format!("postgresql-{major}")], None).await,
-            None => run(&self.cache, ["depends", "postgresql"].map(str::to_owned), None).await,
+            Some(major) => run(&self.cache, ["show", &format!("postgresql-{major}")], None, self.run_wait).await,
+            None => run(&self.cache, ["depends", "postgresql"], None, self.run_wait).await,
         };
-        let said = said.map_err(|_| missing.clone())?;
-        package_in(&String::from_utf8_lossy(&said.stdout)).ok_or(missing)
+        package_in(&said.map_err(|_| missing.clone())?).ok_or(missing)
     }
 
     async fn get(&self, arguments: &[&str]) -> Result<(), InstallError> {
@@ -182,44 +208,65 @@ impl Apt {
 
     async fn as_root(&self, arguments: &[&str], input: Option<&[u8]>) -> Result<(), InstallError> {
         let done = match &self.sudo {
-            Some(sudo) => run(sudo, ["-n", "/usr/bin/env"].iter().chain(arguments), input).await,
-            None => run(Path::new("/usr/bin/env"), arguments, input).await,
+            Some(sudo) => run(sudo, ["-n", "/usr/bin/env"].iter().chain(arguments), input, self.run_wait).await,
+            None => run(Path::new("/usr/bin/env"), arguments, input, self.run_wait).await,
         };
         done.map(drop)
     }
 }
 
-/// Runs a program to its end. It is not ended with us: half-installed packages help nobody.
+/// Runs a program to its end and returns what it said. It is not ended with us, nor when it takes too long:
+/// half-installed packages help nobody.
 async fn run<A: AsRef<OsStr>>(
     program: &Path,
     arguments: impl IntoIterator<Item = A>,
     input: Option<&[u8]>,
-) -> Result<Output, InstallError> {
+    within: Duration,
+) -> Result<String, InstallError> {
     let mut command = Command::new(program);
     let passed_on = PASSED_ON.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    command.env_clear().envs(passed_on).args(arguments).current_dir("/").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env_clear().envs(passed_on).args(arguments).current_dir("/");
     command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     let shown: Vec<_> = command.as_std().get_args().map(|a| a.to_string_lossy().into_owned()).collect();
-    let failed =
-        |said: String| InstallError::Failed { command: format!("{} {}", program.display(), shown.join(" ")), said };
+    let shown = format!("{} {}", program.display(), shown.join(" "));
     let work = async {
-        let mut child = command.spawn()?;
+        let (mut out, mut err) = (nameless_file()?, nameless_file()?);
+        let mut child = command.stdout(out.try_clone()?).stderr(err.try_clone()?).spawn()?;
         if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
             stdin.write_all(input).await?;
         }
-        child.wait_with_output().await
+        let status = child.wait().await?;
+        Ok::<_, io::Error>((status.success(), text_of(&mut out)?, text_of(&mut err)?))
     };
-    let output = tokio::time::timeout(RUN_WAIT, work)
-        .await
-        .map_err(|_| failed(format!("it did not end within {} minutes", RUN_WAIT.as_secs() / 60)))?
-        .map_err(|e| failed(e.to_string()))?;
-    if output.status.success() {
-        return Ok(output);
+    let Ok(done) = tokio::time::timeout(within, work).await else {
+        return Err(InstallError::Late { command: shown, within, changed: None });
+    };
+    let failed = |said: &str| InstallError::Failed { command: shown.clone(), said: said.to_owned() };
+    let (success, out, err) = done.map_err(|e| failed(&e.to_string()))?;
+    if success {
+        return Ok(out);
     }
-    let said = String::from_utf8_lossy(if output.stderr.is_empty() { &output.stdout } else { &output.stderr });
+    let said = if err.is_empty() { out } else { err };
     let start = said.len().saturating_sub(SAID_BYTES_MAX);
     let start = (start..said.len()).find(|i| said.is_char_boundary(*i)).unwrap_or_default();
-    Err(failed(said.get(start..).unwrap_or_default().trim().to_owned()))
+    Err(failed(said.get(start..).unwrap_or_default().trim()))
+}
+
+/// Makes a file that only who holds it can reach. A program may write there when we are gone, which it could not to a
+/// pipe: it would be ended by its next word.
+fn nameless_file() -> io::Result<File> {
+    let path = std::env::temp_dir().join(format!("pgsandbox-{}", uuid::Uuid::new_v4().simple()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Returns what was written to a file.
+fn text_of(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Finds `postgresql-<major>` in what `apt-cache` says of it, or of the package that depends on it.
@@ -236,15 +283,16 @@ fn package_in(said: &str) -> Option<String> {
 fn without_main_cluster(conf: &str) -> String {
     let is_setting = |line: &&str| !line.trim_start().starts_with('#') && line.contains("create_main_cluster");
     let mut text: String = conf.lines().filter(|line| !is_setting(line)).flat_map(|line| [line, "\n"]).collect();
-    text.push_str("create_main_cluster = false\n");
+    text.push_str(NO_CLUSTER);
+    text.push('\n');
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Mutex;
+    use std::time::Instant;
 
     use super::*;
 
@@ -275,6 +323,7 @@ mod tests {
             cache: dir.join("apt-cache"),
             cluster_conf: dir.join("createcluster.conf"),
             sudo: None,
+            run_wait: RUN_WAIT,
         }
     }
 
@@ -318,6 +367,48 @@ mod tests {
         check("update", false, &[UPDATE]).await;
         check("postgresql-common", false, &[UPDATE, COMMON]).await;
         check("postgresql-15", false, &[UPDATE, COMMON, SERVER]).await;
+    }
+
+    #[tokio::test]
+    async fn a_package_manager_that_hangs_is_left_to_itself_with_its_configuration() {
+        /// Longer than a script takes on a busy machine, and much shorter than what hangs waits for.
+        const SHORT: Duration = Duration::from_secs(2);
+        assert_eq!(Apt::of_this_machine().run_wait, RUN_WAIT);
+        let dir = tempfile::tempdir().unwrap();
+        let apt = Apt { run_wait: SHORT, ..fake(dir.path(), "") };
+        let (go, log) = (dir.path().join("go"), dir.path().join("log"));
+        // It waits for a minute at most, and has something to say at its end.
+        let hangs = format!(
+            "[ \"$last\" != postgresql-15 ] || {{ n=0; while [ ! -e {go} ] && [ $n -lt 600 ]; do n=$((n+1)); sleep 0.1; \
+             done; echo out && echo err >&2 && echo \"ended $(grep -c '^{NO_CLUSTER}' {conf})\" >>{log}; }}\n",
+            go = go.display(),
+            conf = apt.cluster_conf.display(),
+            log = log.display(),
+        );
+        let script = fs::read_to_string(&apt.get).unwrap() + &hangs;
+        fs::write(&apt.get, script).unwrap();
+        let (begun, heard) = (Instant::now(), Heard(Mutex::default()));
+        let error = apt.install(None, &heard).await.unwrap_err();
+        let InstallError::Late { command, within: SHORT, changed: Some(conf) } = &error else { panic!("{error:?}") };
+        assert!(command.ends_with("postgresql-15") && *conf == apt.cluster_conf, "{error:?}");
+        assert!(error.remedy().contains(NO_CLUSTER), "{}", error.remedy());
+        assert!(begun.elapsed() >= SHORT);
+        assert!(!heard.0.lock().unwrap().iter().any(|heard| heard.starts_with("3/4")), "the configuration is put back");
+        let said = || fs::read_to_string(&log).unwrap();
+        assert!(!said().contains("ended"), "{}", said());
+        // Nothing that it does later fails for want of us, and no cluster is made with it.
+        fs::write(&go, "").unwrap();
+        while !said().contains("ended") && begun.elapsed() < Duration::from_secs(50) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(said().ends_with("ended 1\n"), "{}", said());
+        // The same one step earlier, where nothing was changed.
+        fs::remove_file(&go).unwrap();
+        let script = fs::read_to_string(&apt.get).unwrap().replace("!= postgresql-15", "!= update");
+        fs::write(&apt.get, script).unwrap();
+        let error = apt.install(None, &Heard(Mutex::default())).await.unwrap_err();
+        fs::write(&go, "").unwrap();
+        assert!(matches!(error, InstallError::Late { changed: None, .. }), "{error:?}");
     }
 
     #[tokio::test]

@@ -26,7 +26,8 @@ use self::home::{Locked, check_own_dir, make_dir, read_own, write_private};
 use self::process::Paths;
 use super::admin::{AdminSession, CONNECTIONS_USED_UP, Chain, Login, LoginError};
 use super::{Credentials, Endpoint, Host};
-use crate::model::{Secret, TlsMode};
+use crate::engine::Standing;
+use crate::model::{Secret, TlsMode, fault};
 
 /// The superuser of managed clusters.
 pub const ADMIN_ROLE: &str = "pgsandbox_admin";
@@ -207,6 +208,17 @@ impl ManagedCluster {
         })
     }
 
+    /// Says whether the cluster was made and whether it runs; fails if it runs and does not answer. Starts nothing.
+    ///
+    /// # Errors
+    /// Fails when the state directory is somebody else's, or the server is silent or full.
+    pub(super) async fn standing(&self) -> Result<Standing, ManagedError> {
+        if !Home::recognise(&self.settings.home)? || self.existing().is_none() {
+            return Ok(Standing::Unmade);
+        }
+        Ok(if self.running().await?.is_some() { Standing::Runs } else { Standing::Stopped })
+    }
+
     /// Returns the folder whose free space matters to sandboxes, if it is there.
     pub(super) fn data_dir(&self) -> Option<PathBuf> {
         self.existing().map(|p| p.data())
@@ -257,7 +269,7 @@ impl ManagedCluster {
     /// Waits until the server lets the admin in.
     async fn come_up(&self, paths: &Paths) -> Result<(Running, AdminSession), ManagedError> {
         let running = self.address(paths)?.ok_or_else(|| ManagedError::Start("it has no port".to_owned()))?;
-        let until = tokio::time::Instant::now() + READY_WAIT;
+        let until = tokio::time::Instant::now() + fault::within(READY_WAIT);
         let session = loop {
             match self.log_in(paths, &running).await {
                 Ok(session) => break session,

@@ -23,7 +23,9 @@ use crate::model::{Secret, fault};
 
 /// What folders begin with in which data is made.
 const INIT_DIR: &str = "init-";
-/// How long what a killed server has left is given to end by itself.
+/// How often a process that is waited for is looked at again.
+const PROCESS_POLL: Duration = Duration::from_millis(50);
+/// How long what a killed server has left is given to end as it is asked to, and then to be gone once it is killed.
 const REMAINS_WAIT: Duration = Duration::from_secs(5);
 /// The longest socket path that is used: systems allow 104 to 108 bytes, and some count the end.
 const SOCKET_PATH_BYTES_MAX: usize = 100;
@@ -235,7 +237,7 @@ pub(super) fn server_pid(paths: &Paths) -> Option<u32> {
 /// going down, and removes a file whose process is another program by now. Returns whether a server is there.
 pub(super) async fn wait_for_other(paths: &Paths) -> Result<bool, ManagedError> {
     let Some(pid) = recorded_pid(paths) else { return Ok(false) };
-    let until = tokio::time::Instant::now() + OTHER_WAIT;
+    let until = tokio::time::Instant::now() + fault::within(OTHER_WAIT);
     loop {
         if !is_our_server(pid, &paths.data()) {
             if Path::new(&format!("/proc/{pid}")).exists() {
@@ -250,7 +252,7 @@ pub(super) async fn wait_for_other(paths: &Paths) -> Result<bool, ManagedError> 
         if tokio::time::Instant::now() > until {
             return Err(ManagedError::Start(format!("process {pid} holds its data and does not answer")));
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(PROCESS_POLL).await;
     }
 }
 
@@ -258,7 +260,8 @@ pub(super) async fn wait_for_other(paths: &Paths) -> Result<bool, ManagedError> 
 /// not all notice that it is gone, and its socket's lock, whose process number may live on as another's, or as a dead
 /// process that nobody has asked after. Postgres would not start beside either.
 pub(super) async fn clear_remains(paths: &Paths) -> Result<(), ManagedError> {
-    let until = tokio::time::Instant::now() + REMAINS_WAIT;
+    let wait = fault::within(REMAINS_WAIT);
+    let until = tokio::time::Instant::now() + wait;
     let mut signal = Signal::QUIT;
     loop {
         let left = server_processes(&paths.data());
@@ -269,7 +272,7 @@ pub(super) async fn clear_remains(paths: &Paths) -> Result<(), ManagedError> {
             signal = Signal::KILL;
         }
         for pid in left {
-            if tokio::time::Instant::now() > until + REMAINS_WAIT {
+            if tokio::time::Instant::now() > until + wait {
                 return Err(ManagedError::Start(format!("process {pid} of a killed server holds its data")));
             }
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
@@ -278,7 +281,7 @@ pub(super) async fn clear_remains(paths: &Paths) -> Result<(), ManagedError> {
                 tracing::debug!(%error, "a process of a killed server could not be ended");
             }
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(PROCESS_POLL).await;
     }
     let Some(socket_dir) = known_socket_dir(paths)? else { return Ok(()) };
     for entry in fs::read_dir(&socket_dir).into_iter().flatten().flatten() {

@@ -12,6 +12,7 @@ use tokio_postgres::types::Type;
 use super::{Work, is_contention};
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
+use crate::model::role_pattern;
 
 /// How long a change of roles or database waits for a lock before the sessions that hold it are ended.
 const CLOSE_LOCK_TIMEOUT: &str = "250ms";
@@ -274,7 +275,8 @@ impl Work<'_> {
         outcome
     }
 
-    /// Ends other sandboxes' transactions that hold this one's roles or database, and those open in `inside`.
+    /// Ends other sandboxes' transactions that hold this one's roles or database, and those open in `inside`. Whoever else
+    /// holds them, an admin that removes another sandbox for instance, is waited for.
     async fn end_holders(&self, session: &Client, inside: Option<&str>) -> Result<(), EngineError> {
         let failed = refused("end transactions that hold the sandbox", self.profile());
         let roles: Vec<&str> = self.roles().iter().map(|(role, ..)| *role).collect();
@@ -286,13 +288,13 @@ impl Work<'_> {
                  AND t.virtualtransaction = l.virtualtransaction \
                  LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = t.transactionid \
                  WHERE l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() \
-                 AND pg_catalog.starts_with(coalesce(a.usename, p.owner)::text, $1 || '_') \
+                 AND coalesce(a.usename, p.owner)::text ~ $1 \
                  AND (l.locktype = 'object' AND (l.classid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
                  AND l.objid IN (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = ANY ($2)) \
                  OR l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass \
                  AND l.objid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = $3)) \
                  OR coalesce(a.datname, p.database) = $4 AND (p.gid IS NOT NULL OR a.xact_start IS NOT NULL))",
-                &[&self.server.settings().prefix, &roles, &self.spec.names.database, &inside],
+                &[&role_pattern(&self.server.settings().prefix), &roles, &self.spec.names.database, &inside],
             )
             .await
             .map_err(&failed)?;

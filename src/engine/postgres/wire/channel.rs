@@ -48,7 +48,7 @@ impl Channel {
         self.inbox.is_empty() && self.stream.is_quiet()
     }
 
-    /// Returns the place for messages to be sent; they leave with the next read, or [`Channel::flush`].
+    /// Returns the place for messages to be sent; they leave with the next read.
     pub(super) fn out(&mut self) -> &mut BytesMut {
         &mut self.outbox
     }
@@ -108,11 +108,6 @@ impl Channel {
         self.done(shown);
         self.skip(bytes - shown).await?;
         Ok(value)
-    }
-
-    /// Sends what is waiting, without reading.
-    pub(super) async fn flush(&mut self) -> io::Result<()> {
-        poll_fn(|cx| self.poll_send(cx)).await
     }
 
     /// Sends what can be sent and reads what has come: at least one byte.

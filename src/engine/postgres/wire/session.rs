@@ -7,7 +7,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postgres_protocol::message::frontend;
 use tokio::time::timeout;
 
 use super::cancel::{CancelOnDrop, Target};
@@ -15,6 +14,7 @@ use super::connection::{Connection, OWN_LIMITS};
 use super::startup::{self, SessionTarget, Started};
 use super::types::{LOOKUP, TypeCache};
 use super::{CancelHandle, Notice, Rest, ResultLimits, ResultSet, WireError};
+use crate::model::fault;
 use crate::model::limits::{PARAMS_MAX, SQL_BYTES_MAX, STDIN_BYTES_MAX};
 
 pub use super::connection::TxStatus;
@@ -26,12 +26,11 @@ const TIMER_LAG: Duration = Duration::from_millis(250);
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// Time for statements of the session's own: rolling back, forgetting, looking types up.
 const OWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time to say goodbye.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most bytes of all parameters of a statement together: they come from one request, which is smaller.
 const PARAM_BYTES_MAX: usize = 8 << 20;
 
-/// A session as one of a sandbox's own roles; the only thing that can send a caller's SQL.
+/// A session as one of a sandbox's own roles; the only thing that can send a caller's SQL. It ends by being dropped: the
+/// server notices the end of the connection by itself.
 pub struct SandboxSession {
     connection: Connection,
     types: TypeCache,
@@ -160,15 +159,6 @@ impl SandboxSession {
         self.connection.pinned.check()
     }
 
-    /// Says goodbye and closes the connection.
-    pub async fn close(mut self) {
-        frontend::terminate(self.connection.channel.out());
-        // The server notices the end of the connection by itself, if later.
-        if let Ok(Err(error)) = timeout(CLOSE_TIMEOUT, self.connection.channel.flush()).await {
-            tracing::debug!(%error, "a session could not be ended in words");
-        }
-    }
-
     /// Forgets what belongs to who used the session until now.
     fn leave(&mut self) {
         self.target.next_lease();
@@ -184,7 +174,7 @@ impl SandboxSession {
         }
         self.connection.in_step = false;
         let statement = self.connection.own_statement(text, tag, TxStatus::Idle);
-        supervise(statement, &self.target, OWN_TIMEOUT).await
+        supervise(statement, &self.target, fault::within(OWN_TIMEOUT)).await
     }
 
     /// Checks that a call can begin. From here on the session is unusable until the call has ended as it must.
@@ -207,16 +197,17 @@ impl SandboxSession {
         }
         let oids: Vec<String> = missing.iter().map(u32::to_string).collect();
         let oids = [Param::Text(format!("{{{}}}", oids.join(",")))];
+        let within = fault::within(OWN_TIMEOUT);
         let call = StatementCall {
             text: LOOKUP,
             params: &oids,
             limits: OWN_LIMITS,
             rest: Rest::Unfetched,
-            timeout: OWN_TIMEOUT,
+            timeout: within,
             copy_in: None,
         };
         self.connection.in_step = false;
-        match supervise(self.connection.own_query(&call), &self.target, OWN_TIMEOUT).await {
+        match supervise(self.connection.own_query(&call), &self.target, within).await {
             Ok(rows) => self.types.learn(&rows),
             // The statement has run: its result counts, and types may go by number.
             Err(error) => tracing::debug!(%error, "types could not be looked up"),

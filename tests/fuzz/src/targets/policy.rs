@@ -3,10 +3,7 @@
 //! What holds: nothing panics; every answer is either within every bound, or a refusal with a code of its own kind; and an
 //! answer that was not changed arrives as it was meant.
 
-use pgsandbox::model::{
-    Bucket, Charge, Code, Context, Denial, Impact, Obligation, Phase, PolicyDecision, Principal, RequestId, Requested,
-    Said, Scope, Timestamp, Transport, Verdict,
-};
+use pgsandbox::model::{Bucket, Charge, Code, Context, Denial, Obligation, PolicyDecision, Said, Scope, Verdict};
 use pgsandbox::policy::wasm::{Host, HostSettings};
 use pgsandbox::policy::{CHARGES_MAX, OBLIGATIONS_MAX, Set, TEXT_BYTES_MAX, WARNINGS_MAX};
 
@@ -37,31 +34,7 @@ impl Policy {
         // Fuel decides, however busy the machine is.
         spec.limits.timeout_ms = pgsandbox::policy::TIMEOUT_MS_MAX;
         let set = Set::load(&host, &[spec], 1).expect("the policy can be loaded");
-        let context = Context {
-            request_id: RequestId::fresh(),
-            phase: Phase::Before,
-            operation: "run_sql",
-            impact: Impact::Writes,
-            principal: Principal {
-                subject: String::new(),
-                owner: "me".into(),
-                groups: vec!["dev".into()],
-                transport: Transport::Stdio,
-                client: "fuzz".into(),
-            },
-            group_owner: None,
-            now: Timestamp::from_unix_ms(1_800_000_000_000),
-            server: None,
-            sandbox: None,
-            principal_usage: None,
-            group_usage: None,
-            statements: Vec::new(),
-            statement_texts: Vec::new(),
-            clone_source: None,
-            requested: Requested::default(),
-            outcome: None,
-        };
-        Self { set, context }
+        Self { set, context: guest::context() }
     }
 }
 

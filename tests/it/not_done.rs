@@ -1,0 +1,109 @@
+//! Where nothing is done: faults of arguments and configuration in the form that is asked for, and explanations.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::hostile::{Session, code};
+use crate::program::{Cli, Home, Transport};
+
+/// A command line, variables around it, and the status and code that it ends with.
+type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
+
+#[test]
+fn every_error_is_json_where_json_is_asked_for() {
+    let home = Home::fresh();
+    let file = home.path().join("config.json");
+    fs::write(&file, r#"{"profiles": [{"name": "a", "managedLocal": true, "x": 1}, {"name": "b"}], "y": 2}"#).unwrap();
+    let faulty = [("PGSANDBOX_CONFIG", file.to_str().unwrap())];
+    let unreadable = [("PGSANDBOX_CONFIG", "/nowhere/config.json")];
+    let misspelt = [("PGSANDBOX_LOG", "infoo")];
+    let inside = home.path().join("not-ours");
+    fs::create_dir(&inside).unwrap();
+    fs::write(inside.join("x"), "").unwrap();
+    let strange = [("PGSANDBOX_HOME", inside.to_str().unwrap())];
+    let none: [(&str, &str); 0] = [];
+    let cases: [Case<'_>; 15] = [
+        (&["doctor"], &faulty, 2, "invalid_configuration"),
+        (&["policy", "list"], &faulty, 2, "invalid_configuration"),
+        (&["list-databases"], &unreadable, 2, "invalid_configuration"),
+        (&["list-databases"], &misspelt, 2, "invalid_configuration"),
+        (&["local", "status"], &strange, 2, "invalid_configuration"),
+        (&["list-databases", "--nonsense"], &none, 2, "invalid_arguments"),
+        (&["list-database"], &none, 2, "invalid_arguments"),
+        (&["audit", "tail", "-n", "x"], &none, 2, "invalid_arguments"),
+        (&["run-sql", "select 1"], &none, 2, "invalid_arguments"),
+        (&["tool"], &none, 2, "invalid_arguments"),
+        (&["run-sql", "--row-limit", "x"], &none, 2, "invalid_arguments"),
+        (&["tool", "run_sql", "--input", "{"], &none, 2, "invalid_arguments"),
+        (&["tool", "run_sql", "--input", "@/nowhere"], &none, 2, "invalid_arguments"),
+        (&["tool", "nonsense"], &none, 1, "unknown_operation"),
+        (&["quickstart"], &none, 2, "invalid_arguments"),
+    ];
+    for (words, variables, status, expected) in cases {
+        for json in [&["--format", "json"][..], &["--format=json"]] {
+            let all = [words, json].concat();
+            let output = home.command(&all).envs(variables.iter().copied()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let reply: Value =
+                serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{all:?}: {e}: {said}"));
+            assert_eq!((reply["ok"].as_bool(), code(&reply)), (Some(false), expected), "{all:?}: {reply:#}");
+            assert_eq!(output.status.code(), Some(status), "{all:?}: {reply:#}");
+            assert_eq!(said, "", "{all:?}");
+        }
+        if words == ["quickstart"] {
+            continue;
+        }
+        let output = home.command(words).arg("--format=text").envs(variables.iter().copied()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.starts_with("error: ") && output.stdout.is_empty(), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
+    }
+    let all = home.command(&["doctor", "--format=json"]).envs(faulty).output().unwrap();
+    let reply: Value = serde_json::from_slice(&all.stdout).unwrap();
+    assert!(reply["errors"].as_array().unwrap().len() >= 2, "each fault is one error: {reply:#}");
+}
+
+#[test]
+fn an_explanation_starts_no_server_and_says_where_it_would_need_one() {
+    let home = Home::fresh();
+    let mut cli = Cli::new(&home);
+    let runs = || home.run(&["local", "status"]).status.code();
+    let explained = |operation: &str, arguments: Value| json!({"operation": operation, "arguments": arguments});
+    let made = explained("create_database", json!({"extensions": ["citext"]}));
+    // Of a server that was never made it is known that nothing is on it.
+    let told = cli.call("explain_policy", &made);
+    assert_eq!(told["result"]["allowed"], true, "{told:#}");
+    assert!(told["warnings"].to_string().contains("is not there yet"), "{told:#}");
+    let some = json!({"databaseId": "11111111-2222-4333-8444-555555555555", "sql": "select 1"});
+    assert_eq!(code(&cli.call("explain_policy", &explained("run_sql", some.clone()))), "database_not_found");
+    for listed in ["list_databases", "list_profiles", "cleanup_expired"] {
+        let told = cli.call("explain_policy", &explained(listed, json!({})));
+        assert_eq!(told["result"]["allowed"], true, "{listed}: {told:#}");
+    }
+    assert!(!home.state().join("postgres").exists(), "a cluster was made for an explanation");
+    assert_eq!(code(&cli.call("list_databases", &json!({}))), "ok");
+    assert_eq!(cli.call("explain_policy", &made)["warnings"], json!([]));
+    // What is on one that was stopped cannot be known.
+    assert!(home.run(&["local", "stop"]).status.success());
+    for needing in [&made, &explained("run_sql", some)] {
+        let told = cli.call("explain_policy", needing);
+        assert_eq!(code(&told), "local_postgres_unavailable", "{told:#}");
+        assert!(told["errors"][0]["hint"].as_str().unwrap().contains("`pgsandbox local start`"), "{told:#}");
+    }
+    assert_eq!(cli.call("explain_policy", &explained("list_databases", json!({})))["result"]["allowed"], true);
+    assert_eq!(runs(), Some(3), "it was started for an explanation");
+}
+
+#[test]
+fn in_text_what_the_server_quotes_of_a_statement_is_on_standard_output_alone() {
+    let home = Home::fresh();
+    let Session { stdio, id } = Session::start(&home);
+    assert!(stdio.finish().success());
+    let sql = "select 'hunter2'::int";
+    let output = home.run(&["run-sql", "--database-id", &id, "--sql", sql, "--format", "text"]);
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(out.contains("hunter2"), "the caller is told: {out}");
+    assert!(errors.contains("error: statement 1 failed, SQLSTATE 22P02") && !errors.contains("hunter2"), "{errors}");
+    assert_eq!(output.status.code(), Some(1));
+}
