@@ -244,7 +244,10 @@ impl Store {
         limits: &QuotaLimits,
     ) -> Result<(), ReserveError> {
         let used = try_join_all(buckets.iter().map(|bucket| self.count(transaction, bucket))).await?;
-        buckets.iter().zip(used).try_for_each(|(bucket, used)| Ok(self.compare_quota(&used, bucket, limits)?))
+        for (bucket, used) in buckets.iter().zip(used) {
+            self.compare_quota(&used, bucket, limits)?;
+        }
+        Ok(())
     }
 
     /// Compares what is used with what may be.

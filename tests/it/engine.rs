@@ -261,7 +261,7 @@ async fn an_operators_session_that_holds_what_is_to_be_removed_is_waited_for() {
         let operator = bench.cluster.connect(&name, "x", "postgres").await.unwrap();
         let granted = format!("BEGIN; CREATE TABLE t (); GRANT SELECT ON t TO {role}");
         operator.batch_execute(&granted).await.unwrap();
-        let steps = bench.engine.delete_steps(&spec);
+        let steps = bench.engine.delete_steps();
         let mut refused = false;
         for step in steps.foreground.into_iter().chain(steps.background) {
             refused = bench.engine.run(step, &spec).await.is_err();
