@@ -13,6 +13,7 @@ const METADATA: &str = "metadata";
 /// Another sandbox is removed although this one holds its roles and its database in an open, or a prepared, transaction.
 pub(super) fn removals_are_not_held_up(room: &mut Room<'_>) {
     let holds = [
+        ("a right to its database that it let be passed on", "SAVEPOINT s; GRANT CONNECT ON DATABASE {d} TO {r}"),
         ("a grant to its roles", "CREATE TABLE held_1 (a int); GRANT SELECT ON held_1 TO {o}, {r}"),
         ("settings of one's own in its database", "ALTER ROLE {me} IN DATABASE {d} SET work_mem = '2MB'"),
         ("a policy for its role", "CREATE TABLE held_2 (a int); CREATE POLICY p ON held_2 TO {o}"),
@@ -38,6 +39,9 @@ pub(super) fn removals_are_not_held_up(room: &mut Room<'_>) {
                 .replace("{d}", &name)
                 .replace("{me}", &room.mine.owner.0)
                 .replace("{mine}", &room.mine.database);
+            let passed_on = format!("GRANT CONNECT ON DATABASE {name} TO {} WITH GRANT OPTION", room.mine.owner.0);
+            let passed_on = room.victim.call("run_sql", &json!({"databaseId": id, "sql": passed_on}));
+            assert_eq!(passed_on["ok"], true, "{passed_on}");
             let client = room.log_in(&Way::Owner(None)).unwrap();
             // What is committed is found, and removed, whoever holds it now.
             room.wait(client.batch_execute(&format!("GRANT SELECT ON held_before TO {owner}"))).unwrap();

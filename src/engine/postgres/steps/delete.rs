@@ -12,7 +12,6 @@ use tokio_postgres::types::Type;
 use super::{Work, is_contention};
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
-use crate::model::role_pattern;
 
 /// How long a change of roles or database waits for a lock before the sessions that hold it are ended.
 const CLOSE_LOCK_TIMEOUT: &str = "250ms";
@@ -28,17 +27,34 @@ const TERMINATE_POLL: Duration = Duration::from_millis(5);
 /// What `datconnlimit` is while a database is half dropped; it can then only be dropped.
 const HALF_DROPPED: i32 = -2;
 
+/// What is closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ways {
+    /// The roles alone.
+    Roles,
+    /// The roles and the database.
+    All,
+}
+
 impl Work<'_> {
-    /// Takes every way in: roles and database in one transaction, then the sessions that are there. A session may
-    /// hold the rows to be changed in an open or prepared transaction; such transactions are ended first.
+    /// Takes every way in: roles and database in one transaction, then the sessions that are there. A session of this
+    /// sandbox, or of another one that it gave a right, may hold the rows to be changed in an open or prepared
+    /// transaction; such transactions are ended.
     pub(super) async fn close(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            match self.take_logins(&session).await {
+            let taken = self.take_logins(&session, Ways::All);
+            let taken = if attempt == 1 { taken.await } else { self.against_holders(&session, None, taken).await };
+            match taken {
                 Ok(()) => break,
                 Err(error) if attempt < CLOSE_ATTEMPTS_MAX && is_contention(&error) => {
+                    // Whoever holds the database's row keeps nobody's login open by it.
+                    match self.take_logins(&session, Ways::Roles).await {
+                        Err(error) if !is_contention(&error) => return Err(error),
+                        Ok(()) | Err(_) => {}
+                    }
                     self.terminate(&session).await?;
                     self.roll_back_prepared(&session).await?;
                 }
@@ -48,7 +64,7 @@ impl Work<'_> {
         self.terminate(&session).await
     }
 
-    async fn take_logins(&self, session: &AdminSession) -> Result<(), EngineError> {
+    async fn take_logins(&self, session: &AdminSession, ways: Ways) -> Result<(), EngineError> {
         let mut statements = vec![format!("SET LOCAL lock_timeout = {}", literal(CLOSE_LOCK_TIMEOUT))];
         for role in self.known_roles(session).await? {
             self.join(session, &role).await?;
@@ -58,7 +74,7 @@ impl Work<'_> {
             if found.owner != self.spec.names.owner_role {
                 return Err(self.foreign_owner(&found.owner));
             }
-            if found.connection_limit != HALF_DROPPED {
+            if ways == Ways::All && found.connection_limit != HALF_DROPPED {
                 statements.push(format!("ALTER DATABASE {} CONNECTION LIMIT 0", ident(&self.spec.names.database)));
             }
         }
@@ -143,7 +159,7 @@ impl Work<'_> {
     }
 
     /// Rolls one prepared transaction back, in its database.
-    async fn roll_back(&self, inside: &Client, gid: &str, owner: &str) -> Result<(), EngineError> {
+    pub(super) async fn roll_back(&self, inside: &Client, gid: &str, owner: &str) -> Result<(), EngineError> {
         let failed = refused("roll a prepared transaction back", self.profile());
         if !self.info.superuser {
             inside.execute(format!("SET ROLE {}", ident(owner)).as_str(), &[]).await.map_err(&failed)?;
@@ -264,56 +280,16 @@ impl Work<'_> {
         let mut attempt = 0;
         let outcome = loop {
             attempt += 1;
-            match self.execute(session, action, sql).await {
-                Err(error) if attempt < DROP_ATTEMPTS_MAX && is_contention(&error) => {
-                    self.end_holders(session, inside).await?;
-                }
+            let executed = self.execute(session, action, sql);
+            let outcome =
+                if attempt == 1 { executed.await } else { self.against_holders(session, inside, executed).await };
+            match outcome {
+                Err(error) if attempt < DROP_ATTEMPTS_MAX && is_contention(&error) => {}
                 outcome => break outcome,
             }
         };
         self.execute(session, action, "RESET lock_timeout").await?;
         outcome
-    }
-
-    /// Ends other sandboxes' transactions that hold this one's roles or database, and those open in `inside`. Whoever else
-    /// holds them, an admin that removes another sandbox for instance, is waited for.
-    async fn end_holders(&self, session: &Client, inside: Option<&str>) -> Result<(), EngineError> {
-        let failed = refused("end transactions that hold the sandbox", self.profile());
-        let roles: Vec<&str> = self.roles().iter().map(|(role, ..)| *role).collect();
-        let rows = session
-            .query(
-                "SELECT DISTINCT a.pid, p.gid, p.owner::text, p.database::text FROM pg_catalog.pg_locks l \
-                 LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
-                 LEFT JOIN pg_catalog.pg_locks t ON l.pid IS NULL AND t.pid IS NULL AND t.locktype = 'transactionid' \
-                 AND t.virtualtransaction = l.virtualtransaction \
-                 LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = t.transactionid \
-                 WHERE l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() \
-                 AND coalesce(a.usename, p.owner)::text ~ $1 \
-                 AND (l.locktype = 'object' AND (l.classid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
-                 AND l.objid IN (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = ANY ($2)) \
-                 OR l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass \
-                 AND l.objid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = $3)) \
-                 OR coalesce(a.datname, p.database) = $4 AND (p.gid IS NOT NULL OR a.xact_start IS NOT NULL))",
-                &[&role_pattern(&self.server.settings().prefix), &roles, &self.spec.names.database, &inside],
-            )
-            .await
-            .map_err(&failed)?;
-        for row in rows {
-            let (pid, gid): (Option<i32>, Option<String>) = (row.get(0), row.get(1));
-            if let Some(pid) = pid {
-                tracing::warn!(sandbox = %self.spec.id, pid, "a transaction of another sandbox held it and is ended");
-                match session.execute("SELECT pg_catalog.pg_terminate_backend($1)", &[&pid]).await {
-                    Ok(_) => {}
-                    Err(e) if e.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {}
-                    Err(e) => return Err(failed(e)),
-                }
-            } else if let (Some(gid), Some(owner), Some(database)) = (gid, row.get(2), row.get(3)) {
-                let (owner, database): (String, String) = (owner, database);
-                let there = self.server.session_in(&database).await?;
-                self.roll_back(&there, &gid, &owner).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Counts the sessions in the database.

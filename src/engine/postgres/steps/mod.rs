@@ -5,6 +5,7 @@
 
 mod create;
 mod delete;
+mod holders;
 
 use std::sync::Arc;
 
