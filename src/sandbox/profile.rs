@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
@@ -49,8 +49,8 @@ pub struct Profile {
     pub(super) points: Arc<dyn FailPoints>,
     info: OnceLock<ServerInfo>,
     pub(super) clock: ClockWatch,
-    /// Held while opening, so that many first calls start one server once. Keeps the last failure and when it came:
-    /// who has waited for an attempt that failed does not wait for another.
+    /// Held while opening, so that many first calls start one server once. Keeps the last failure and until when it
+    /// stands: who has waited for an attempt that failed does not wait for another.
     opening: Mutex<Option<(Instant, Failure)>>,
 }
 
@@ -185,7 +185,7 @@ impl Profile {
         if self.store.is_open().await {
             return Ok(());
         }
-        if let Some((_, failure)) = last.as_ref().filter(|(at, _)| *at >= asked) {
+        if let Some((_, failure)) = last.as_ref().filter(|(until, _)| *until >= asked) {
             return Err(failure.clone());
         }
         let opened = async {
@@ -193,11 +193,16 @@ impl Profile {
             self.info.get_or_init(|| info);
             Ok(self.store.open().await?)
         };
+        let begun = Instant::now();
         let opened: Result<(), Failure> = opened.await;
-        *last = opened.as_ref().err().map(|failure| (Instant::now(), failure.clone()));
+        // A call asks several times. What took long to find out it is told again, and does not find out again.
+        let stands = begun.elapsed().min(FAILURE_STANDS_MAX);
+        *last = opened.as_ref().err().map(|failure| (Instant::now() + stands, failure.clone()));
         opened
     }
 }
 
+/// The longest time for which a failure to open is everybody's: no longer than it took to find out, either.
+const FAILURE_STANDS_MAX: Duration = Duration::from_secs(2);
 /// A hundred years: beyond it, times no longer fit where they are stored.
 const TTL_MINUTES_CEILING: u64 = 100 * 366 * 24 * 60;

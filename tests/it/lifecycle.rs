@@ -224,6 +224,24 @@ async fn a_profile_that_is_down_is_reported_beside_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_took_long_to_find_out_is_not_found_out_again_by_the_same_call() {
+    let (up, down) = (ground(), ground());
+    down.world.with(|things| (things.down, things.down_after) = (true, Duration::from_secs(1)));
+    let core = two_profiles(&up, &down).await;
+    let looks = async |times: u32| {
+        for _ in 0..times {
+            let list = core.list(&ListFilter::default()).await.unwrap();
+            assert_eq!(list.failures[0].failure.code, Code::PostgresConnectionFailed);
+        }
+        down.world.with(|things| things.found_down)
+    };
+    assert_eq!(looks(3).await, 1);
+    // For no longer than it took.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(looks(1).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn selectors_are_never_overridden() {
     let (first, second) = (ground(), ground());
     let core = two_profiles(&first, &second).await;

@@ -41,6 +41,10 @@ pub struct Things {
     pub stiff: BTreeSet<String>,
     /// Whether the server answers.
     pub down: bool,
+    /// How long it takes to find out that it does not.
+    pub down_after: Duration,
+    /// How often that was found out.
+    pub found_down: u32,
 }
 
 impl World {
@@ -94,6 +98,8 @@ impl Engine for Toy {
 
     async fn ready(&self) -> Result<ServerInfo, EngineError> {
         if self.world.with(|things| things.down) {
+            tokio::time::sleep(self.world.with(|things| things.down_after)).await;
+            self.world.with(|things| things.found_down += 1);
             return Err(EngineError::Unreachable { profile: "toy".to_owned(), detail: "down".to_owned() });
         }
         Ok(ServerInfo { major: 7, version: "7.1 toy".to_owned(), superuser: true })
