@@ -102,12 +102,8 @@ pub(super) fn envelope(envelope: &Envelope, format: Format) {
 fn text(envelope: &Envelope) {
     for failed in &envelope.errors {
         match (&failed.sqlstate, failed.statement_index) {
-            // What the server said of the caller's statement may quote it, and is like a row of a result: standard
-            // error is kept by many who are not the caller.
             (Some(sqlstate), Some(index)) => {
-                line(&failed.message);
-                failed.hint.iter().for_each(|hint| line(&format!("hint: {hint}")));
-                say(&format!("error: statement {index} failed, SQLSTATE {sqlstate} [{}]", failed.code));
+                statement_failed(&failed.message, failed.hint.as_deref(), index, sqlstate, &failed.code);
             }
             (_, _) => error(failed),
         }
@@ -118,10 +114,38 @@ fn text(envelope: &Envelope) {
     }
     let Some(result) = &envelope.result else { return };
     match result.get("resultSets").and_then(Value::as_array) {
-        Some(sets) => sets.iter().for_each(table),
+        Some(sets) => {
+            sets.iter().for_each(table);
+            said_beside(result);
+        }
         None => line(&serde_json::to_string_pretty(result).unwrap_or_default()),
     }
     say(&envelope.summary);
+}
+
+/// Writes what the server said of the caller's statement. It may quote it, and is like a row of a result: standard
+/// error is kept by many who are not the caller.
+fn statement_failed(message: &str, hint: Option<&str>, index: u32, sqlstate: &str, code: &str) {
+    line(message);
+    hint.iter().for_each(|hint| line(&format!("hint: {hint}")));
+    // Without a state it was not the server that refused.
+    let state = if sqlstate.is_empty() { String::new() } else { format!(", SQLSTATE {sqlstate}") };
+    say(&format!("error: statement {index} failed{state} [{code}]"));
+}
+
+/// Writes what a call that ran its statements has beside their rows: notices, and statements that failed while it went on.
+fn said_beside(result: &Value) {
+    let list = |key: &str| result.get(key).and_then(Value::as_array).into_iter().flatten();
+    let word = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    for notice in list("notices") {
+        line(&format!("{}: {}", word(notice, "severity"), word(notice, "message")));
+    }
+    for failed in list("statementFailures") {
+        let index = failed.get("statementIndex").and_then(Value::as_u64).and_then(|index| u32::try_from(index).ok());
+        let hint = failed.get("hint").and_then(Value::as_str);
+        let (sqlstate, code) = (word(failed, "sqlstate"), word(failed, "code"));
+        statement_failed(&word(failed, "message"), hint, index.unwrap_or_default(), &sqlstate, &code);
+    }
 }
 
 /// Writes a result set as an aligned table.

@@ -182,14 +182,21 @@ impl StateDir {
 
 /// Makes a directory and those above it, each that is made with `mode` whatever the umask says.
 fn make(path: &Path, mode: u32) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
-        Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+    match make_one(path, mode) {
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => {
             let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) else { return Err(fault) };
             make(parent, mode)?;
-            make(path, mode)
+            // A link that leads nowhere is there, and nothing can be made in it.
+            make_one(path, mode)
         }
+        other => other,
+    }
+}
+
+fn make_one(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)),
+        Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(fault) => Err(fault),
     }
 }

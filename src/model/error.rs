@@ -88,6 +88,13 @@ impl Failure {
         self
     }
 
+    /// Says that the same call cannot succeed later.
+    #[must_use]
+    pub fn for_good(mut self) -> Self {
+        self.retryable = false;
+        self
+    }
+
     /// Says when to try again.
     #[must_use]
     pub fn retry_after_ms(mut self, ms: u64) -> Self {

@@ -137,7 +137,8 @@ impl Sandbox {
             }
             State::Deleting | State::Deleted | State::Failed => {
                 Err(Failure::new(Code::SandboxNotReady, format!("sandbox `{name}` is being removed"))
-                    .hint("create another"))
+                    .hint("create another")
+                    .for_good())
             }
         }
     }

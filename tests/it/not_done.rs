@@ -106,4 +106,29 @@ fn in_text_what_the_server_quotes_of_a_statement_is_on_standard_output_alone() {
     assert!(out.contains("hunter2"), "the caller is told: {out}");
     assert!(errors.contains("error: statement 1 failed, SQLSTATE 22P02") && !errors.contains("hunter2"), "{errors}");
     assert_eq!(output.status.code(), Some(1));
+    // Also where the call goes on, and what the server says without failing.
+    let sql = "do $$ begin raise notice 'hunter2'; end $$; select nope; select 3";
+    let asked = ["run-sql", "--database-id", &id, "--sql", sql, "--continue-on-error", "--format", "text"];
+    let output = home.run(&asked);
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(out.contains("NOTICE: hunter2") && out.contains("column \"nope\" does not exist"), "{out}");
+    assert!(errors.contains("error: statement 2 failed, SQLSTATE 42703 [undefined_column]"), "{errors}");
+    assert!(!errors.contains("hunter2"), "{errors}");
+}
+
+#[test]
+fn a_state_directory_behind_a_link_that_leads_nowhere_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let link = place.path().join("link");
+    std::os::unix::fs::symlink(place.path().join("nowhere"), &link).unwrap();
+    for home in [link.join("home"), link.join("a/b"), "/proc/no-such-thing".into()] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_pgsandbox"))
+            .args(["list-profiles", "--format", "json"])
+            .env("PGSANDBOX_HOME", &home)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(said["ok"], false, "{said}");
+    }
 }
