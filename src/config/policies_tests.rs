@@ -1,4 +1,7 @@
-use crate::policy::sha256_hex;
+use crate::policy::{
+    FUEL_DEFAULT, FUEL_MAX, FUEL_MIN, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, TIMEOUT_MS_DEFAULT,
+    TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, sha256_hex,
+};
 
 use super::*;
 
@@ -32,6 +35,25 @@ fn check_faults(text: &str, expected: &[(&str, &str)]) {
     assert_eq!(found, paths, "{error}");
     for (fault, (_, says)) in error.faults.iter().zip(expected) {
         assert!(fault.message.contains(says), "`{}` does not say `{says}`", fault.message);
+    }
+}
+
+#[test]
+fn the_reference_page_has_every_key_with_its_bounds() {
+    let page = include_str!("../../docs/reference/policy-file.md");
+    let limits = LIMIT_KEYS.map(|key| format!("limits.{key}"));
+    for key in POLICY_KEYS.into_iter().filter(|key| *key != "limits").chain(limits.iter().map(String::as_str)) {
+        assert!(page.contains(&format!("| `{key}")), "{key}");
+    }
+    let kib = |bytes: usize| format!("{}", bytes >> 10);
+    let rows = [
+        ("limits.fuel", [FUEL_MIN, FUEL_MAX, FUEL_DEFAULT].map(|number| number.to_string())),
+        ("limits.memory_kib", [MEMORY_BYTES_MIN, MEMORY_BYTES_MAX, MEMORY_BYTES_DEFAULT].map(kib)),
+        ("limits.timeout_ms", [TIMEOUT_MS_MIN, TIMEOUT_MS_MAX, TIMEOUT_MS_DEFAULT].map(|number| number.to_string())),
+    ];
+    for (key, numbers) in rows {
+        let row = page.lines().find(|line| line.starts_with(&format!("| `{key}`"))).unwrap();
+        assert!(numbers.iter().all(|number| row.contains(number.as_str())), "{row}: {numbers:?}");
     }
 }
 

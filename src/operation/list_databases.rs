@@ -157,7 +157,7 @@ impl Operation for ListDatabases {
     const SPEC: Spec = Spec {
         name: "list_databases",
         title: "List sandbox databases",
-        help: "Lists your sandboxes, oldest first. Answers for the profiles it can reach and names those it cannot.",
+        help: "Lists your sandboxes, profile by profile, oldest first. Answers for the profiles it can reach and names those it cannot.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Core,
