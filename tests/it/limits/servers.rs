@@ -134,7 +134,9 @@ fn a_server_that_holds_the_data_and_does_not_come_up_is_waited_for_and_then_give
     note_server(&data, other.pid(), "starting");
     let mut stdio = under(&home, "");
     check_given_up(&mut stdio, &format!("process {} holds its data", other.pid()));
-    // The same server says that it is ready, and lets nobody in.
+    assert!(stdio.finish().success());
+    // The same server says that it is ready, and lets nobody in. Ours is another, to which no earlier failure stands.
+    let mut stdio = under(&home, "");
     note_server(&data, other.pid(), "ready");
     let port = fs::read_to_string(cluster(&home).join("port")).unwrap();
     let starting = Starting::listen(cluster(&home).join(format!("run/.s.PGSQL.{}", port.trim())));
