@@ -97,7 +97,10 @@ fn a_state_that_fits_no_plan_is_told_and_deletion_still_works() {
     for state in ["creating", "deleting"] {
         let id = create(&mut server);
         query(&home, &format!("update pgsandbox.sandboxes set state = '{state}' where id = '{id}'"));
-        assert_eq!(code(&sql(&mut server, &id, "select 1")), "sandbox_not_ready");
+        let refused = sql(&mut server, &id, "select 1");
+        assert_eq!(code(&refused), "sandbox_not_ready");
+        // What is being made may be ready in a moment; what is being removed never is again.
+        assert_eq!(refused["errors"][0]["retryable"], state == "creating", "{refused:#}");
         let complaints = complaints(&mut server);
         assert!(complaints.contains(&id) && complaints.contains("no plan"), "{complaints}");
         let deleted = server.call("delete_database", &json!({"databaseId": id, "wait": true}));
