@@ -1,10 +1,11 @@
 //! The command line's grammar; operations' commands are made from the list.
 
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use crate::operation::schema::JsonObject;
-use crate::operation::{Entry, OPERATIONS};
+use crate::operation::{Entry, OPERATIONS, Toolset};
 
 /// The name of the argument that takes a whole input as JSON.
 pub(super) const INPUT: &str = "input";
@@ -66,9 +67,9 @@ fn mcp() -> Command {
             Arg::new("toolsets")
                 .long("toolsets")
                 .value_delimiter(',')
-                .value_parser(["core"])
-                .default_value("core")
-                .help("Groups of tools to show"),
+                .value_parser(PossibleValuesParser::new(Toolset::ALL.map(Toolset::as_str).into_iter().chain(["all"])))
+                .default_value(Toolset::Core.as_str())
+                .help("Groups of tools to show, separated by commas; `all` is every one"),
         )
         .arg(
             Arg::new("rows-in")

@@ -55,9 +55,9 @@ pub fn parse(arguments: &[std::ffi::OsString], interactive: bool) -> Result<Comm
     match matches.subcommand() {
         Some(("mcp", of)) => {
             let rows_in = of.get_one::<String>("rows-in").cloned().unwrap_or_default();
-            Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in })
+            Ok(Command::Mcp { toolsets: toolsets(of), rows_in })
         }
-        None if !interactive => Ok(Command::Mcp { toolsets: Toolset::ALL.to_vec(), rows_in: "structured".to_owned() }),
+        None if !interactive => Ok(Command::Mcp { toolsets: vec![Toolset::Core], rows_in: "structured".to_owned() }),
         // A person who calls the program alone wants to know what it can do.
         None => match command.try_get_matches_from_mut([env!("CARGO_PKG_NAME"), "--help"]) {
             Ok(matches) => Ok(Command::Other(Box::new(matches))),
@@ -65,6 +65,13 @@ pub fn parse(arguments: &[std::ffi::OsString], interactive: bool) -> Result<Comm
         },
         Some(_) => Ok(Command::Other(Box::new(matches))),
     }
+}
+
+/// Returns the toolsets that are asked for, `all` being every one.
+fn toolsets(of: &ArgMatches) -> Vec<Toolset> {
+    let words: Vec<&String> = of.get_many("toolsets").into_iter().flatten().collect();
+    let asked = |toolset: &Toolset| words.iter().any(|&word| word == toolset.as_str() || word == "all");
+    Toolset::ALL.into_iter().filter(asked).collect()
 }
 
 /// Returns the format that is asked for, for what goes wrong before a command is known to run: text unless it is JSON.

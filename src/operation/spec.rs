@@ -27,16 +27,28 @@ pub struct Spec {
 pub enum Toolset {
     /// What an agent needs to get, use and lose a sandbox.
     Core,
+    /// Copies of databases: clones, forks, templates.
+    Copies,
+    /// Reading and comparing schemas and plans.
+    Schema,
+    /// Commands of a repository, run against a sandbox.
+    Repository,
+    /// What an operator looks after: servers and approvals.
+    Operator,
 }
 
 impl Toolset {
     /// Every toolset.
-    pub const ALL: [Self; 1] = [Self::Core];
+    pub const ALL: [Self; 5] = [Self::Core, Self::Copies, Self::Schema, Self::Repository, Self::Operator];
 
     /// Returns the word used on the command line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
+            Self::Copies => "copies",
+            Self::Schema => "schema",
+            Self::Repository => "repository",
+            Self::Operator => "operator",
         }
     }
 }
