@@ -168,12 +168,22 @@ pub trait Engine: Send + Sync + 'static {
     /// Nothing of it goes on after `within`, on the server either.
     async fn restore_reads(&self, sandbox: &SandboxSpec, within: Duration) -> Result<bool, EngineError>;
 
-    /// Checks the server for `doctor`: looks, and starts nothing.
-    async fn health(&self) -> Vec<Check>;
-
     /// Returns what the server says of itself that no other says, however it is reached. Looks, and starts nothing.
     async fn identity(&self) -> Result<Option<String>, EngineError> {
         Ok(None)
+    }
+
+    /// Checks the server for `doctor`: looks, and starts nothing.
+    async fn health(&self) -> Vec<Check>;
+
+    /// Returns the server's major version, or the one that a server of ours would be made of. Looks, and starts nothing.
+    async fn major_ahead(&self) -> Option<u16> {
+        self.known_major()
+    }
+
+    /// Returns majors and full versions of the servers on this machine that one of ours could be made of, newest first.
+    async fn versions_installed(&self) -> Vec<(u16, String)> {
+        Vec::new()
     }
 
     /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.

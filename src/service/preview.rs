@@ -85,7 +85,7 @@ impl Service {
     /// Names in a refusal of an extension those that would really be had: that profile and policies both allow, and the
     /// server can install there, in a new sandbox or by a statement.
     pub(super) async fn name_acceptable_extensions(&self, context: &Context, failure: &mut Failure) {
-        if failure.code != Code::ExtensionNotAllowed {
+        if !matches!(failure.code, Code::ExtensionNotAllowed | Code::ExtensionSetupRequired) {
             return;
         }
         let Some(server) = &context.server else { return };

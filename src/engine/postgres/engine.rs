@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{Host, SandboxSession, access, extensions, health, names, verify};
+use super::{Host, SandboxSession, access, discover, extensions, health, names, verify};
 use crate::engine::{
     ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Standing, Step,
 };
@@ -48,6 +48,19 @@ impl Engine for PostgresEngine {
     fn known_major(&self) -> Option<u16> {
         let asked = self.server.known_info().map(|info| info.major);
         asked.or(self.server.settings().major).or_else(|| self.server.managed()?.known_major())
+    }
+
+    async fn major_ahead(&self) -> Option<u16> {
+        match self.known_major() {
+            Some(major) => Some(major),
+            None => self.versions_installed().await.first().map(|(major, _)| *major),
+        }
+    }
+
+    async fn versions_installed(&self) -> Vec<(u16, String)> {
+        let Some(cluster) = self.server.managed() else { return Vec::new() };
+        let found = discover(&cluster.settings().binaries).await;
+        found.into_iter().map(|installation| (installation.major, installation.version)).collect()
     }
 
     async fn ready(&self) -> Result<ServerInfo, EngineError> {
