@@ -128,7 +128,7 @@ pub const KEYS: &[Key] = &[
         "profiles[].databasePrefix",
         Kind::Text,
         PREFIX_DEFAULT,
-        "What names of databases and roles begin with: 1 to 24 lower-case letters, digits or `_`. Nothing without it is ever dropped.",
+        "What names of databases and roles begin with: 1 to 24 lower-case letters, digits or `_`. Nothing without it is ever dropped. Two profiles of one server have two.",
     ),
     key(
         "profiles[].defaultTtlMinutes",

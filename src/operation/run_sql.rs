@@ -429,6 +429,9 @@ impl<'a> Work<'a> {
                     if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
                         failure.hint = Some(READ_ON.to_owned());
                     }
+                    if failure.code == Code::PermissionDenied && self.read_only && failure.hint.is_none() {
+                        failure.hint = Some(denied_to_reader(self.input.demands.read_only_by.as_deref()));
+                    }
                     failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         return Err(failure);
@@ -474,6 +477,18 @@ fn may_commit(statement: &Statement, set: &ResultSet) -> bool {
     !statement.facts.read_only_safe && set.command_tag.as_deref() != Some("ROLLBACK")
 }
 
+/// Says why the read-only role may be denied what the owner may do, and what to do about it.
+fn denied_to_reader(demanded_by: Option<&str>) -> String {
+    let why = "the read-only role owns nothing; nor can it pass by the row security of a table where the profile's admin is no \
+               superuser, and is refused then";
+    match demanded_by {
+        None => format!("{why}; the sandbox's owner may: call without `readonly`"),
+        Some(policy) => format!(
+            "{why}; policy `{policy}` demands that the call reads only, so an operator has to change that, or make the admin a superuser"
+        ),
+    }
+}
+
 /// Returns whether a statement failed because its role may not do something.
 fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
     match outcome {
@@ -484,17 +499,21 @@ fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
 
 /// Names in each refusal of an extension those that a statement could really install there, as one of a whole call does.
 async fn name_acceptable_extensions(barred: &mut BTreeMap<u32, Failure>, call: &Call, grant: &Grant) {
-    let mut of_extensions = barred
-        .values_mut()
-        .filter(|failure| matches!(failure.code, Code::ExtensionNotAllowed | Code::ExtensionSetupRequired))
-        .peekable();
-    let profile = grant.profile.as_deref().unwrap_or_default();
-    if of_extensions.peek().is_none() {
+    if !barred.values().any(is_of_an_extension) {
         return;
     }
+    let profile = grant.profile.as_deref().unwrap_or_default();
     let Ok(acceptable) = call.preview.acceptable_extensions(&grant.principal, profile).await else { return };
     let acceptable = call.core.installable(profile, acceptable, true).await;
-    of_extensions.for_each(|failure| failure.allowed.clone_from(&acceptable));
+    for failure in barred.values_mut() {
+        if is_of_an_extension(failure) {
+            failure.allowed.clone_from(&acceptable);
+        }
+    }
+}
+
+fn is_of_an_extension(failure: &Failure) -> bool {
+    matches!(failure.code, Code::ExtensionNotAllowed | Code::ExtensionSetupRequired)
 }
 
 async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> Result<(), Failure> {

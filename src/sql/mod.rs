@@ -36,7 +36,7 @@ use tree::TreeFacts;
 use words::Words;
 
 use crate::model::limits::{SQL_BYTES_MAX, SQL_STATEMENTS_MAX};
-use crate::model::{Access, Relation, StatementClass, StatementFacts, Traits};
+use crate::model::{Access, Code, Failure, Relation, StatementClass, StatementFacts, Traits};
 
 /// The statements of one call's SQL, in order. A text of nothing but comments has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +93,35 @@ pub fn read(text: &str) -> Result<Arc<Script>, SqlError> {
         })
         .collect();
     Ok(Arc::new(Script { statements }))
+}
+
+/// Says why a text cannot be read, with the statement and the place in it where that can be told.
+pub fn failure(error: SqlError, text: &str) -> Failure {
+    let at = error.at();
+    let mut failure = Failure::from(error);
+    let Some(at) = at else { return failure };
+    let syntax = failure.code == Code::SyntaxError;
+    let detail = failure.detail_mut();
+    detail.line = u32::try_from(at.line).ok();
+    (detail.statement_index, detail.position) = place(text, at.byte).unzip();
+    if syntax {
+        detail.sqlstate = Some(SYNTAX_ERROR.to_owned());
+    }
+    failure
+}
+
+/// Postgres' code for what cannot be parsed.
+const SYNTAX_ERROR: &str = "42601";
+
+/// Returns in which statement a byte is, and at which of its characters, both from 1. What is before it can be read.
+fn place(text: &str, byte: usize) -> Option<(u32, u32)> {
+    // A word in the byte's place, so that its statement is there however little of it comes before.
+    let mut before = text.get(..byte)?.to_owned();
+    before.push('x');
+    let statements = cut(&before).ok()?;
+    let start = statements.last()?.text.start;
+    let characters = before.get(start..byte)?.chars().count();
+    Some((u32::try_from(statements.len()).ok()?, u32::try_from(characters + 1).ok()?))
 }
 
 /// A statement with what its keywords say.

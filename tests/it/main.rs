@@ -28,6 +28,7 @@ mod layers;
 mod lifecycle;
 mod lifecycle_postgres;
 mod limits;
+mod machine;
 mod not_done;
 mod obligations;
 mod permits;
