@@ -254,3 +254,30 @@ fn complain(failure: &Failure, format: Format) -> ExitCode {
     render::failures(std::slice::from_ref(failure), format);
     ExitCode::FAILURE
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_toolsets(line: &[&str], expected: Option<&[Toolset]>) {
+        let arguments: Vec<std::ffi::OsString> = ["pgsandbox"].iter().chain(line).map(Into::into).collect();
+        let shown = parse(&arguments, false).ok().map(|command| match command {
+            Command::Mcp { toolsets, .. } => toolsets,
+            Command::Other(_) => panic!("{line:?} is another command"),
+        });
+        assert_eq!(shown.as_deref(), expected, "{line:?}");
+    }
+
+    #[test]
+    fn clients_are_shown_the_groups_of_tools_they_ask_for() {
+        check_toolsets(&[], Some(&[Toolset::Core]));
+        check_toolsets(&["mcp"], Some(&[Toolset::Core]));
+        check_toolsets(&["mcp", "--toolsets", "schema,core"], Some(&[Toolset::Core, Toolset::Schema]));
+        check_toolsets(
+            &["mcp", "--toolsets", "copies", "--toolsets", "schema"],
+            Some(&[Toolset::Copies, Toolset::Schema]),
+        );
+        check_toolsets(&["mcp", "--toolsets", "all"], Some(&Toolset::ALL));
+        check_toolsets(&["mcp", "--toolsets", "nope"], None);
+    }
+}
