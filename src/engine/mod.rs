@@ -191,6 +191,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;
 
+    /// Returns what the server says of itself that no other says, however it is reached. Looks, and starts nothing.
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        Ok(None)
+    }
+
     /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.
     async fn standing(&self) -> Result<Standing, EngineError> {
         Ok(Standing::Runs)

@@ -40,5 +40,6 @@ mod scenarios;
 mod sql;
 mod states;
 mod surface;
+mod told;
 mod toy_engine;
 mod wire;

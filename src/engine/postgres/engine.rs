@@ -179,6 +179,16 @@ impl Engine for PostgresEngine {
         cluster.standing().await.map_err(|error| EngineError::Known(Box::new(error.into())))
     }
 
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        let session = self.server.admin_session().await?;
+        // A server made as a copy of another has its identifier, and was started at another time.
+        let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text \
+                   || ' ' || pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())::text";
+        let failed = refused("say which server it is", &self.server.settings().profile);
+        let row = session.query_one(sql, &[]).await.map_err(failed)?;
+        Ok(row.get(0))
+    }
+
     async fn health(&self) -> Vec<Check> {
         health::health(&self.server).await
     }
