@@ -28,6 +28,8 @@ pub(super) fn command() -> Command {
                 .about("Sets up a managed cluster and plays the main job once, from creation to deletion")
                 .arg(flag("yes", "Install what is missing without asking")),
         )
+        .subcommand(super::setup::setup_command())
+        .subcommand(super::setup::uninstall_command())
         .subcommand(local())
         .subcommand(
             Command::new("tool")
