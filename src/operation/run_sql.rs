@@ -185,7 +185,7 @@ impl Admissible for RunSql {
 }
 
 /// Returns the limit; says so where it is lower than what was asked for.
-fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
+pub(super) fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
     let limit = limit.as_ref()?;
     if limit.value < asked {
         warnings.push(format!("{what} {}, set by `{}`", limit.value, limit.set_by));
@@ -500,7 +500,7 @@ async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> 
 /// Lets only statements through that passed every test for read-only use.
 ///
 /// `demanded_by` is the policy that makes the call read-only, where its caller did not.
-fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
+pub(super) fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
     let facts = &statement.facts;
     if facts.read_only_safe {
         return Ok(());
