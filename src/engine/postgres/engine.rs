@@ -10,9 +10,10 @@ use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{Host, SandboxSession, access, extensions, health, names, verify};
 use crate::engine::{
-    ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Standing, Step,
+    ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
+    Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, SandboxKind, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -57,8 +58,12 @@ impl Engine for PostgresEngine {
         self.server.info().await
     }
 
-    fn create_steps(&self) -> Vec<Step> {
-        steps::create_steps()
+    fn create_steps(&self, kind: SandboxKind, contents: &Contents) -> Vec<Step> {
+        steps::create_steps(kind, contents)
+    }
+
+    fn known_steps(&self) -> Vec<Step> {
+        steps::known_steps()
     }
 
     fn delete_steps(&self) -> DeleteSteps {
