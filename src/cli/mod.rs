@@ -291,7 +291,7 @@ mod tests {
         let arguments: Vec<std::ffi::OsString> = ["pgsandbox"].iter().chain(line).map(Into::into).collect();
         let shown = parse(&arguments, false).ok().map(|command| match command {
             Command::Mcp { toolsets, .. } => toolsets,
-            Command::Other(_) => panic!("{line:?} is another command"),
+            Command::Apart(_) | Command::Other(_) => panic!("{line:?} is another command"),
         });
         assert_eq!(shown.as_deref(), expected, "{line:?}");
     }

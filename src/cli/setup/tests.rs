@@ -63,7 +63,10 @@ fn json_is_changed_where_it_must_be_and_nowhere_else() {
     check(
         in_json,
         "\u{feff}{\n\t\"mcpServers\": {\n\t\t\"x\": {},\n\t},\n}\n",
-        &format!("\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{},\n\t}},\n}}\n", tabs.replace("\t\t\t", "\t\t\t")),
+        &format!(
+            "\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{},\n\t}},\n}}\n",
+            tabs.replace("\t\t\t", "\t\t\t")
+        ),
     );
     let crlf = |text: &str| text.replace('\n', "\r\n");
     check(

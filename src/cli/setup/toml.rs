@@ -71,7 +71,8 @@ fn put(document: &mut DocumentMut, at: At<'_>, entry: &Entry) -> Changed {
     if let Some(servers) = servers.as_table_like_mut() {
         was_there = servers.contains_key(at.name);
         if !was_there {
-            let new = if inline { Item::Value(Value::InlineTable(InlineTable::new())) } else { Item::Table(Table::new()) };
+            let new =
+                if inline { Item::Value(Value::InlineTable(InlineTable::new())) } else { Item::Table(Table::new()) };
             servers.insert(at.name, new);
         }
         if let Some(there) = servers.get_mut(at.name).and_then(Item::as_table_like_mut) {
