@@ -76,17 +76,20 @@ pub fn compare(before: &Schema, after: &Schema) -> Vec<Change> {
     changes.into_values().collect()
 }
 
-/// Returns which objects are different where of those before only fingerprints are known.
-pub fn compare_fingerprints(before: &BTreeMap<SchemaKey, String>, after: &SchemaDigest) -> Vec<Change> {
-    let keys: BTreeSet<&SchemaKey> = before.keys().chain(after.fingerprints.keys()).collect();
-    let change = |key: &SchemaKey| {
-        let what = match (before.get(key), after.fingerprints.get(key)) {
+/// Returns which objects are different where of those before only fingerprints are known, by kind and name with schema.
+pub fn compare_fingerprints(before: &BTreeMap<(SchemaKind, String), String>, after: &SchemaDigest) -> Vec<Change> {
+    let after: BTreeMap<(SchemaKind, String), &String> =
+        after.fingerprints.iter().map(|(key, print)| ((key.kind, key.path()), print)).collect();
+    let keys: BTreeSet<&(SchemaKind, String)> = before.keys().chain(after.keys()).collect();
+    let change = |named: &(SchemaKind, String)| {
+        let what = match (before.get(named), after.get(named)) {
             (None, Some(_)) => ChangeKind::Added,
             (Some(_), None) => ChangeKind::Removed,
-            (Some(was), Some(is)) if was != is => ChangeKind::Changed,
+            (Some(was), Some(is)) if was != *is => ChangeKind::Changed,
             (Some(_), Some(_)) | (None, None) => return None,
         };
-        Some(Change { key: key.clone(), what, attributes: Vec::new() })
+        let (kind, name) = named.clone();
+        Some(Change { key: SchemaKey { kind, schema: String::new(), name }, what, attributes: Vec::new() })
     };
     keys.into_iter().filter_map(change).collect()
 }
