@@ -31,6 +31,8 @@ pub(super) fn command() -> Command {
                 .about("Sets up a managed cluster and plays the main job once, from creation to deletion")
                 .arg(flag("yes", "Install what is missing without asking")),
         )
+        .subcommand(super::setup::setup_command())
+        .subcommand(super::setup::uninstall_command())
         .subcommand(local())
         .subcommand(
             Command::new("tool")
@@ -70,6 +72,7 @@ fn mcp() -> Command {
             Arg::new("toolsets")
                 .long("toolsets")
                 .value_delimiter(',')
+                .action(ArgAction::Append)
                 .value_parser(PossibleValuesParser::new(Toolset::ALL.map(Toolset::as_str).into_iter().chain(["all"])))
                 .default_value(Toolset::Core.as_str())
                 .help("Groups of tools to show, separated by commas; `all` is every one"),
@@ -108,6 +111,7 @@ fn audit() -> Command {
                         .short('n')
                         .long("lines")
                         .value_parser(lines)
+                        .allow_negative_numbers(true)
                         .default_value("20")
                         .help("How many lines, 1 to 100000"),
                 )

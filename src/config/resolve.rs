@@ -13,7 +13,7 @@ use crate::model::{Secret, prefix_fault};
 /// Extensions that reach other servers or files, or run untrusted code: no configuration may allow them.
 const EXTENSIONS_NEVER: [&str; 8] =
     ["adminpack", "dblink", "file_fdw", "plperlu", "plpython3u", "plpythonu", "pltclu", "postgres_fdw"];
-/// The longest name of a profile, in bytes.
+/// The longest name of a profile or source, in bytes.
 const PROFILE_NAME_BYTES_MAX: usize = 64;
 /// The longest name of an extension, in bytes, as Postgres keeps it.
 const EXTENSION_NAME_BYTES_MAX: usize = 63;
@@ -156,13 +156,28 @@ fn name(input: &ProfileInput, faults: &Faults) -> Option<String> {
         faults.add(format!("{}.name", input.place), "is missing");
         return None;
     };
-    let letters = name.value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
-    if !letters || name.value.len() > PROFILE_NAME_BYTES_MAX {
-        let text = format!("is not 1 to {PROFILE_NAME_BYTES_MAX} letters, digits, `_`, `.` or `-`");
+    if let Some(text) = name_fault(&name.value) {
         faults.add(&name.place, text);
         return None;
     }
     Some(name.value.clone())
+}
+
+/// Says why a text is no name of a profile or source.
+pub(super) fn name_fault(name: &str) -> Option<String> {
+    let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+    (!letters || name.len() > PROFILE_NAME_BYTES_MAX)
+        .then(|| format!("is not 1 to {PROFILE_NAME_BYTES_MAX} letters, digits, `_`, `.` or `-`"))
+}
+
+/// Says what is wrong with a URL without showing a piece of it that may be a password's.
+pub(super) fn url_fault(fault: &UrlError) -> String {
+    // An unescaped `?` or `&` makes a piece of the password look like a parameter's name.
+    if matches!(fault, UrlError::Parameter(_) | UrlError::Unknown | UrlError::Twice(_)) {
+        "has a parameter that is not supported or stands twice; is a special character not percent-encoded?".to_owned()
+    } else {
+        format!("cannot be used: {fault}")
+    }
 }
 
 fn source(input: &ProfileInput, bin_dirs: &BinDirs, faults: &Faults) -> Option<Source> {
@@ -193,14 +208,7 @@ fn check_admin_url(url: &Found<Secret>, allow_external: bool, hosts: &[String], 
     let parsed = match PostgresUrl::parse(url.value.expose(), UrlOrigin::Operator) {
         Ok(parsed) => parsed,
         Err(fault) => {
-            // An unescaped `?` or `&` makes a piece of the password look like a parameter's name.
-            let text = if matches!(fault, UrlError::Parameter(_) | UrlError::Unknown | UrlError::Twice(_)) {
-                "has a parameter that is not supported or stands twice; is a special character not percent-encoded?"
-                    .to_owned()
-            } else {
-                format!("cannot be used: {fault}")
-            };
-            faults.add(&url.place, text);
+            faults.add(&url.place, url_fault(&fault));
             return;
         }
     };

@@ -14,7 +14,7 @@ use crate::model::{Failure, Impact, ObligationKind, counted};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListProfiles {
-    /// Whether to look which Postgres versions are installed on this machine, and name them; default true.
+    /// Whether to name the Postgres versions installed on this machine, too; default true.
     include_discovered_local: Option<bool>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Profiles {
     tool_count: usize,
     /// Major versions that a call can ask for: those that profiles have, or would have at their first use.
     available_postgres_versions: Vec<String>,
-    /// Major versions installed on this machine, of which a managed cluster can be made; absent unless looked for.
+    /// Major versions installed on this machine, of which a managed cluster can be made; absent unless asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     installed_postgres_versions: Option<Vec<String>>,
     /// What to know when choosing.

@@ -99,11 +99,8 @@ impl RunSql {
 
     /// Says on which line a statement's failure is.
     fn on_line(&self, mut failure: Failure, statement: &Statement) -> Failure {
-        let text = self.sql.get(statement.text.clone()).unwrap_or_default();
         let detail = failure.detail_mut();
-        let before = detail.position.map_or(0, |position| position.saturating_sub(1));
-        let breaks = text.chars().take(usize::try_from(before).unwrap_or(usize::MAX)).filter(|c| *c == '\n').count();
-        detail.line = u32::try_from(statement.line + breaks).ok();
+        detail.line = statement.line_at(&self.sql, detail.position);
         failure
     }
 
@@ -185,7 +182,7 @@ impl Admissible for RunSql {
 }
 
 /// Returns the limit; says so where it is lower than what was asked for.
-fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
+pub(super) fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
     let limit = limit.as_ref()?;
     if limit.value < asked {
         warnings.push(format!("{what} {}, set by `{}`", limit.value, limit.set_by));
@@ -535,7 +532,7 @@ async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> 
 /// Lets only statements through that passed every test for read-only use.
 ///
 /// `demanded_by` is the policy that makes the call read-only, where its caller did not.
-fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
+pub(super) fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
     let facts = &statement.facts;
     if facts.read_only_safe {
         return Ok(());

@@ -19,7 +19,7 @@ pub struct ProfileSelector {
 /// Narrows a search over profiles. Neither argument: all profiles.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct ScopeSelector {
+pub(super) struct ScopeSelector {
     /// Profile name; default: all profiles.
     pub profile: Option<String>,
     /// Only profiles of this Postgres major version; `*`, the default, is every version.
@@ -29,7 +29,7 @@ pub struct ScopeSelector {
 /// Names a sandbox, or a profile where none is named.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct PlaceSelector {
+pub(super) struct PlaceSelector {
     /// Profile name; default: the named sandbox's, or else the default profile.
     pub profile: Option<String>,
     /// Postgres major version of the profile.

@@ -62,6 +62,17 @@ pub struct Statement {
     pub copy_data: Option<Range<usize>>,
 }
 
+impl Statement {
+    /// Returns the line of `text`, which the statement was read from, on which one of its characters is, counted from 1; its
+    /// first one's without it.
+    pub fn line_at(&self, text: &str, character: Option<u32>) -> Option<u32> {
+        let own = text.get(self.text.clone()).unwrap_or_default();
+        let before = usize::try_from(character.map_or(0, |character| character.saturating_sub(1))).ok()?;
+        let breaks = own.chars().take(before).filter(|c| *c == '\n').count();
+        u32::try_from(self.line + breaks).ok()
+    }
+}
+
 /// An extension that a statement installs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installs {

@@ -99,6 +99,9 @@ fn two_addresses_of_one_server_are_found_by_doctor() {
     assert_eq!((output.status.code(), code(&reply)), (Some(2), "invalid_configuration"));
     let message = reply["errors"][0]["message"].as_str().unwrap();
     assert!(message.contains("profile `second` one with profile `first`"), "{message}");
+    // What it is ended with has to load.
+    let alone = json!({"profiles": [{"name": "first", "adminUrl": here}]});
+    fs::write(home.path().join("config.json"), alone.to_string()).unwrap();
 }
 
 #[test]
@@ -107,11 +110,12 @@ fn a_collector_that_is_not_there_is_found_by_doctor_and_named_by_its_protocol() 
     let endpoint = format!("http://{free}");
     let config = json!({
         "profiles": [{"name": "local", "managedLocal": true}],
-        "telemetry": {"enabled": true, "endpoint": endpoint, "protocol": "grpc", "headers": {"x-key": "hunter2"}},
+        "telemetry": {"enabled": true, "endpoint": endpoint, "protocol": "grpc", "headersFromEnv": {"x-key": "COLLECTOR_KEY"}},
     });
-    let home = configured(&config);
+    let home = configured(&config).with("COLLECTOR_KEY", "hunter2");
     let output = home.run(&["doctor", "--format", "json"]);
     let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(code(&reply), "ok", "{reply:#}");
     let found = check_of(&reply, "telemetry.collector");
     assert_eq!(found["status"], "warn", "{reply:#}");
     let detail = found["detail"].as_str().unwrap();

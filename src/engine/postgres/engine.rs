@@ -8,11 +8,12 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{Host, SandboxSession, access, discover, extensions, health, names, verify};
+use super::{Host, SandboxSession, access, catalog, discover, extensions, health, names, verify};
 use crate::engine::{
-    ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Standing, Step,
+    ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
+    Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -70,8 +71,12 @@ impl Engine for PostgresEngine {
         self.server.info().await
     }
 
-    fn create_steps(&self) -> Vec<Step> {
-        steps::create_steps()
+    fn create_steps(&self, kind: SandboxKind, contents: &Contents) -> Vec<Step> {
+        steps::create_steps(kind, contents)
+    }
+
+    fn known_steps(&self) -> Vec<Step> {
+        steps::known_steps()
     }
 
     fn delete_steps(&self) -> DeleteSteps {
@@ -144,6 +149,11 @@ impl Engine for PostgresEngine {
             .await
             .map_err(refused("list the sandbox's extensions", &self.server.settings().profile))?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        catalog::read(&self.server, sandbox, filter).await
     }
 
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo {

@@ -59,8 +59,8 @@ pub enum WireError {
     /// `COPY … FROM STDIN` without data.
     #[error("the statement copies from standard input and no data was given")]
     CopyDataMissing,
-    /// The read-only frame around a statement did not hold. The session is closed and nothing was committed by it.
-    #[error("the statement left its read-only transaction")]
+    /// The frame around a statement that is taken back, or may only read, did not hold. The session is closed and nothing was committed by it.
+    #[error("the statement left the transaction it was given")]
     ReadOnlyViolated,
     /// A transaction is open where none may be.
     #[error("a transaction is open in the session")]
@@ -218,7 +218,7 @@ impl From<WireError> for Failure {
                 fail(Code::InvalidArguments, "`COPY … FROM STDIN` was called without data").hint("give it as `stdin`")
             }
             WireError::ReadOnlyViolated => {
-                fail(Code::ReadonlyViolation, "the statement left its read-only transaction; the session was closed")
+                fail(Code::ReadonlyViolation, "the statement left the transaction it was given; the session was closed")
             }
             WireError::NotIdle => fail(Code::Internal, "a transaction was open where none may be"),
             WireError::Setting(name) => {
