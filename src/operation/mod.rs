@@ -16,6 +16,7 @@ mod cleanup_expired;
 mod create_database;
 mod delete_database;
 mod doctor;
+mod ensure_postgres;
 mod explain_policy;
 mod explain_query;
 mod extend_database;
