@@ -247,6 +247,7 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         profiles,
         default_profile,
         policies,
+        key_command: None,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export: None },
         owner: common.owner,
         warnings: Vec::new(),

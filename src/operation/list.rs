@@ -74,7 +74,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 14] = [
+pub static OPERATIONS: [Entry; 16] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
@@ -88,6 +88,8 @@ pub static OPERATIONS: [Entry; 14] = [
     Entry::of::<super::explain_query::ExplainQuery>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
     Entry::of::<super::ensure_postgres::EnsurePostgres>(),
+    Entry::of::<super::list_approvals::ListApprovals>(),
+    Entry::of::<super::approve::Approve>(),
     Entry::of::<super::doctor::Doctor>(),
 ];
 

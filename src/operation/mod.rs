@@ -12,6 +12,7 @@ pub mod schema;
 mod selector;
 mod spec;
 
+mod approve;
 mod cleanup_expired;
 mod create_database;
 mod delete_database;
@@ -21,6 +22,7 @@ mod explain_policy;
 mod explain_query;
 mod extend_database;
 mod get_connection_string;
+mod list_approvals;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;

@@ -37,8 +37,9 @@ fn with_tables(home: &Home) -> Session {
         create function noted() returns trigger language plpgsql as
             $$ begin insert into log values (tg_op); return null; end $$;
         create trigger noted after insert or delete on t for each statement execute function noted();
-        create function liar() returns int language plpgsql immutable as
-            $$ begin insert into log values ('planned'); return 1; end $$;";
+        create function writes() returns int language plpgsql as
+            $$ begin insert into log values ('planned'); return 1; end $$;
+        create function liar() returns int language plpgsql immutable as $$ begin return writes(); end $$;";
     assert_eq!(code(&it.sql(setup, json!({}))), "ok");
     it
 }

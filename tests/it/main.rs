@@ -10,6 +10,7 @@
 )]
 
 mod acts;
+mod approvals;
 mod audit;
 mod broken_policies;
 mod bytes;
