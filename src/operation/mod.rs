@@ -5,17 +5,25 @@
 //! [`Permit`](crate::admission::Permit) for its own input; nothing here decides.
 
 pub mod arguments;
+mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
 pub mod schema;
+mod schema_entries;
+mod schema_part;
 mod selector;
+mod snapshot_facts;
 mod spec;
 
 mod approve;
 mod cleanup_expired;
 mod create_database;
+mod create_schema_snapshot;
 mod delete_database;
+mod delete_schema_snapshot;
+mod describe_schema;
+mod diff_schema_snapshot;
 mod doctor;
 mod ensure_postgres;
 mod explain_policy;
@@ -26,8 +34,11 @@ mod list_approvals;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
+mod list_schema_snapshots;
 mod query_plan;
 mod run_sql;
+mod schema_diff;
+mod schema_digest;
 mod sql_results;
 mod verify_sandbox;
 

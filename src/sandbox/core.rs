@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,7 +17,7 @@ use super::pool::SessionPool;
 use super::{Profile, Sandbox, not_found};
 use crate::admission::{Grant, Permit};
 use crate::engine::postgres::SandboxSession;
-use crate::engine::{SandboxSpec, Standing};
+use crate::engine::{Contents, SandboxSpec, Standing};
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
@@ -68,6 +69,8 @@ pub(super) struct Inner {
     stopped: CancellationToken,
     /// Told when a profile is opened: there may be something to recover.
     pub(super) opened: Notify,
+    /// Where schemas are kept.
+    pub(super) schemas: OnceLock<PathBuf>,
 }
 
 /// Marks a plan as ours for as long as it is kept.
@@ -118,6 +121,7 @@ impl Core {
             stopping: CancellationToken::new(),
             stopped: CancellationToken::new(),
             opened: Notify::new(),
+            schemas: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner), Reach::Starts))
     }
@@ -330,6 +334,8 @@ pub(super) fn bare_spec(sandbox: &Sandbox, owner_password: Secret, readonly_pass
         readonly_password,
         expires_at: sandbox.expires_at,
         extensions: sandbox.extensions.clone(),
+        kind: sandbox.kind,
+        contents: Contents::Empty,
     }
 }
 

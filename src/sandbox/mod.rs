@@ -20,6 +20,8 @@ mod pool;
 mod profile;
 mod remove;
 mod request;
+pub mod schema;
+mod twins;
 mod upkeep;
 mod work;
 

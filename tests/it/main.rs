@@ -42,6 +42,7 @@ mod scenarios;
 mod sql;
 mod states;
 mod surface;
+mod told;
 mod toy_engine;
 mod versions;
 mod wire;

@@ -1,5 +1,8 @@
 //! Extensions are made with pinned settings, whatever the database has been told, and capture nothing that lies ready for them.
 
+use pgsandbox::engine::{Contents, Engine};
+use pgsandbox::model::SandboxKind;
+
 use super::{benches, harness, spec, sqlstate};
 
 /// What an installation must not be moved by: settings of the database, and objects that lie in its way.
@@ -23,7 +26,7 @@ async fn settings_of_the_database_move_no_installation() {
         let (database, owner) = (&spec.names.database, &spec.names.owner_role);
         let admin = bench.cluster.superuser("postgres").await;
         let mut entered = false;
-        for step in bench.engine.create_steps() {
+        for step in bench.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty) {
             bench.engine.run(step, &spec).await.unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
             let there =
                 admin.query("SELECT 1 FROM pg_database WHERE datname = $1", &[database]).await.unwrap().len() == 1;
