@@ -194,7 +194,8 @@ impl App {
         let home = config.home.path().to_path_buf();
         // First of all, as they take longest.
         let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
-        let keys = KeyRing::open(KeySource::StateDirectory(home.clone())).await?;
+        let source = config.key_command.clone().map(KeySource::Command);
+        let keys = KeyRing::open(source.unwrap_or_else(|| KeySource::StateDirectory(home.clone()))).await?;
         let mut profiles = Vec::new();
         let mut servers = Vec::new();
         for profile in &config.profiles {

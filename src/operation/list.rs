@@ -74,7 +74,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 20] = [
+pub static OPERATIONS: [Entry; 23] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
@@ -94,6 +94,9 @@ pub static OPERATIONS: [Entry; 20] = [
     Entry::of::<super::diff_schema_snapshot::DiffSchemaSnapshot>(),
     Entry::of::<super::delete_schema_snapshot::DeleteSchemaSnapshot>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
+    Entry::of::<super::ensure_postgres::EnsurePostgres>(),
+    Entry::of::<super::list_approvals::ListApprovals>(),
+    Entry::of::<super::approve::Approve>(),
     Entry::of::<super::doctor::Doctor>(),
 ];
 

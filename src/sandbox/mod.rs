@@ -6,12 +6,14 @@
 //! not bear the profile's prefix. What a sandbox is made of is known to its engine only.
 
 mod access;
+mod approvals;
 pub mod bounds;
 mod bytes;
 mod clock;
 mod core;
 mod create;
 mod decided;
+mod ensure;
 mod find;
 mod list;
 mod pool;
@@ -25,7 +27,9 @@ mod work;
 
 pub use self::core::{Core, Parts};
 pub use access::SessionLease;
+pub use approvals::{Approval, Approved, Asked, Waiting};
 pub use create::Created;
+pub use ensure::{Ensured, ServerStatus, Wanted};
 pub use find::{Resolved, Selector, Target, not_found};
 pub use list::{ListFilter, ListReport, ProfileFailure};
 pub use pool::Reusable;

@@ -10,6 +10,7 @@
 )]
 
 mod acts;
+mod approvals;
 mod audit;
 mod broken_policies;
 mod bytes;
@@ -19,6 +20,7 @@ mod crash;
 mod durability;
 mod engine;
 mod escapes;
+mod explain;
 mod faults;
 mod first_use;
 mod harness;
@@ -43,4 +45,5 @@ mod states;
 mod surface;
 mod told;
 mod toy_engine;
+mod versions;
 mod wire;
