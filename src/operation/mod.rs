@@ -13,6 +13,7 @@ mod selector;
 mod spec;
 
 mod cleanup_expired;
+mod clone_database;
 mod create_database;
 mod delete_database;
 mod doctor;
@@ -36,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
 use crate::model::{Failure, Health, Preview, Progress, Requested};
-use crate::sandbox::{Core, Selector};
+use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
 pub use envelope::{Done, Envelope};
@@ -91,6 +92,8 @@ pub struct Asks {
     pub requested: Requested,
     /// SQL to be read.
     pub sql: Option<String>,
+    /// The source that is to be cloned.
+    pub clone: Option<CloneAsked>,
     /// Whether policies need to see how many sandboxes the owner has.
     pub usage: bool,
 }
