@@ -406,3 +406,53 @@ impl Operation for CloneDatabase {
         Ok(Done::new(summary(verb, &cloned.created.sandbox), result).warn(warnings))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(input: Value, expected: Result<(), &str>) {
+        let input: CloneDatabase = serde_json::from_value(input).unwrap();
+        let found = input.check().map_err(|failure| failure.message);
+        match (found, expected) {
+            (Ok(()), Ok(())) => {}
+            (Err(found), Err(says)) => assert!(found.contains(says), "{found}"),
+            (found, expected) => panic!("{found:?} instead of {expected:?}"),
+        }
+    }
+
+    #[test]
+    fn arguments_are_taken_up_to_their_bounds_and_no_further() {
+        for (seconds, fits) in [(0, false), (1, true), (TIMEOUT_SECONDS_MAX, true), (TIMEOUT_SECONDS_MAX + 1, false)] {
+            let expected = if fits { Ok(()) } else { Err("is not between 1 and 600") };
+            check(json!({"source": "s", "timeoutSeconds": seconds}), expected);
+        }
+        for (count, fits) in [(NAMED_MAX, true), (NAMED_MAX + 1, false)] {
+            let expected = if fits { Ok(()) } else { Err("at most 200 are allowed") };
+            let tables: Vec<_> = (0..count).map(|n| format!("t{n}")).collect();
+            let mask: Vec<_> = tables.iter().map(|t| json!({"table": t, "column": "c", "with": "null"})).collect();
+            check(json!({"source": "s", "excludeTableData": tables}), expected);
+            check(json!({"source": "s", "mask": mask}), expected);
+        }
+        for (bytes, fits) in [(CONSTANT_BYTES_MAX, true), (CONSTANT_BYTES_MAX + 1, false)] {
+            let expected = if fits { Ok(()) } else { Err("longer than 4096 bytes") };
+            let mask = json!({"table": "t", "column": "c", "with": "constant", "value": "x".repeat(bytes)});
+            check(json!({"source": "s", "mask": [mask]}), expected);
+        }
+    }
+
+    #[test]
+    fn a_url_is_never_shown() {
+        let input = json!({"sourceDatabaseUrl": "postgresql://u:hunter2@h/d", "idempotencyKey": "k"});
+        let input: CloneDatabase = serde_json::from_value(input).unwrap();
+        let asked = input.asked().unwrap();
+        assert!(!format!("{input:?} {asked:?} {:?}", input.asks()).contains("hunter2"));
+        assert_eq!(asked.shown(), "postgresql://u@h:5432/d");
+        // Who changes the password and calls again means the same.
+        let other: CloneDatabase =
+            serde_json::from_value(json!({"sourceDatabaseUrl": "postgresql://u:other@h/d", "idempotencyKey": "k"})).unwrap();
+        assert_eq!(input.idempotency(&asked), other.idempotency(&other.asked().unwrap()));
+    }
+}

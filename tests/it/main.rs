@@ -14,6 +14,7 @@ mod audit;
 mod broken_policies;
 mod bytes;
 mod cases;
+mod clones;
 mod config;
 mod crash;
 mod durability;

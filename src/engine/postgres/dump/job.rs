@@ -153,7 +153,7 @@ impl CloneJob {
         cancel: CancellationToken,
         progress: Arc<dyn Progress>,
     ) -> Self {
-        let deadline = Instant::now() + crate::model::fault::within(time);
+        let deadline = Instant::now() + time;
         let (plan, report) = (OnceLock::new(), OnceLock::new());
         Self { source, shown, options, deadline, time, cancel, progress, plan, report }
     }

@@ -14,18 +14,13 @@ use crate::engine::postgres::{
     Auth, Cell, Param, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError, extensions,
 };
 use crate::engine::{EngineError, ServerInfo, server_condition};
+use crate::model::limits::REPLY_BYTES_MAX;
 use crate::model::{Code, Failure, Secret, fault};
 
 /// The oldest major that can be copied.
 const MAJOR_MIN: u16 = 13;
 /// How long the source may take for one question.
 const QUESTION_WAIT: Duration = Duration::from_secs(30);
-/// The most rows of one answer that are read.
-const ROWS_MAX: u64 = 10_000;
-/// The most bytes of one answer that are read.
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
-/// The most bytes of one value.
-const VALUE_BYTES_MAX: usize = 64 << 10;
 /// How many things are named in a refusal.
 const NAMED_MAX: usize = 10;
 /// What a copy needs on a disk beside the source's own size: indexes and log are written as well.
@@ -99,7 +94,7 @@ impl<'a> Asking<'a> {
 
     /// Asks one question in a transaction that only reads.
     async fn ask(&mut self, text: &str, params: &[Param]) -> Result<Vec<Vec<Option<String>>>, EngineError> {
-        let limits = ResultLimits { rows_max: ROWS_MAX, bytes_max: ANSWER_BYTES_MAX, value_bytes_max: VALUE_BYTES_MAX };
+        let limits = ResultLimits { rows_max: u64::MAX, bytes_max: REPLY_BYTES_MAX, ..ResultLimits::default() };
         let timeout = fault::within(QUESTION_WAIT);
         let call = StatementCall { text, params, limits, rest: Rest::Unfetched, timeout, copy_in: None };
         let set = self
@@ -142,7 +137,7 @@ impl<'a> Asking<'a> {
         plan.source_version = version.chars().take(64).flat_map(char::escape_default).collect();
         plan.source_major = major;
         plan.source_bytes = size.as_deref().and_then(|size| size.parse().ok()).unwrap_or_default();
-        if major > info.major || major < MAJOR_MIN {
+        if !(MAJOR_MIN..=info.major).contains(&major) {
             return Err(known(self.version_mismatch(major, info.major)));
         }
         if pinned != "t" {
@@ -495,4 +490,23 @@ fn listed(tables: &[TableName]) -> String {
         names.push(format!("{more} more"));
     }
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_tables_are_named_than_anybody_reads() {
+        let tables = |count: usize| -> Vec<TableName> {
+            (0..count).map(|n| TableName { schema: "s".into(), table: format!("t{n}") }).collect()
+        };
+        assert_eq!(listed(&tables(1)), "`s.t0`");
+        for (count, more) in [(NAMED_MAX - 1, None), (NAMED_MAX, None), (NAMED_MAX + 3, Some("3 more"))] {
+            let text = listed(&tables(count));
+            assert_eq!(text.matches('`').count() / 2, count.min(NAMED_MAX));
+            assert_eq!(text.contains("more"), more.is_some());
+            assert!(more.is_none_or(|more| text.ends_with(more)), "{text}");
+        }
+    }
 }

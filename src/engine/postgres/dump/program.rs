@@ -184,14 +184,10 @@ impl Programs {
         let mut command = self.command(Program::Restore, &[]);
         command.arg("--list").stdin(rewound(archive)?).stdout(Stdio::piped());
         let mut running = start(Program::Restore, command).await?;
-        let mut list = Vec::new();
-        if let Some(stdout) = running.child.stdout.take() {
-            let most = LIST_BYTES_MAX as u64 + 1;
-            stdout.take(most).read_to_end(&mut list).await.map_err(Broken::Move)?;
-        }
-        if list.len() > LIST_BYTES_MAX {
-            return Err(Broken::ListTooLong);
-        }
+        let Some(stdout) = running.child.stdout.take() else {
+            return Err(Broken::Move(io::Error::other("a pipe is missing")));
+        };
+        let list = read_list(stdout).await?;
         running.end().await.map(|()| list)
     }
 
@@ -360,8 +356,15 @@ impl Drop for Running {
     }
 }
 
+/// Reads a list to its end.
+async fn read_list(from: impl AsyncRead + Unpin) -> Result<Vec<u8>, Broken> {
+    let mut list = Vec::new();
+    from.take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut list).await.map_err(Broken::Move)?;
+    if list.len() > LIST_BYTES_MAX { Err(Broken::ListTooLong) } else { Ok(list) }
+}
+
 /// Reads to the end, and returns the beginning.
-async fn read_some(stderr: Option<ChildStderr>) -> Vec<u8> {
+async fn read_some(stderr: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
     let mut said = Vec::new();
     let Some(mut stderr) = stderr else { return said };
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -449,6 +452,22 @@ mod tests {
     #[test]
     fn a_password_file_keeps_every_letter() {
         assert_eq!(passfile(1, "a:b\\c@/#%"), "*:1:*:*:a\\:b\\\\c@/#%\n");
+    }
+
+    #[tokio::test]
+    async fn of_standard_error_the_beginning_is_kept_and_all_is_read() {
+        for bytes in [STDERR_BYTES_MAX - 1, STDERR_BYTES_MAX, STDERR_BYTES_MAX + CHUNK_BYTES] {
+            let said = read_some(Some(tokio::io::repeat(b'x').take(bytes as u64))).await;
+            assert_eq!(said.len(), bytes.min(STDERR_BYTES_MAX));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_up_to_its_bound_and_no_further() {
+        for (bytes, fits) in [(LIST_BYTES_MAX, true), (LIST_BYTES_MAX + 1, false)] {
+            let list = read_list(tokio::io::repeat(b'x').take(bytes as u64)).await;
+            assert_eq!(list.is_ok(), fits, "{bytes}");
+        }
     }
 
     #[test]

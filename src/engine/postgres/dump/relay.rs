@@ -367,6 +367,24 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_socket_whose_path_is_too_long_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let endpoint = Endpoint {
+            host: crate::engine::postgres::Host::Tcp("127.0.0.1".into()),
+            port: 1,
+            tls: crate::model::TlsMode::Disable,
+            ca_file: None,
+        };
+        let room = SOCKET_PATH_BYTES_MAX - base.path().as_os_str().len() - "/d/copy-0123456789ab/.s.PGSQL.1".len();
+        for (length, fits) in [(room, true), (room + 1, false)] {
+            let dir = base.path().join("d".repeat(1 + length));
+            let work = WorkDir::make(&dir, None).unwrap();
+            let listening = Relay::listen(&work, 1, &endpoint, Duration::from_secs(1), 1);
+            assert_eq!(listening.is_ok(), fits, "{length}");
+        }
+    }
+
     #[test]
     fn of_a_message_no_more_is_kept_than_is_looked_at() {
         let mut messages = Messages::default();

@@ -4,16 +4,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::major_of;
 use crate::engine::postgres::managed::{self, BinarySettings, RunAs};
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::model::{Code, Failure, fault};
-
-/// How long a program may take to say its version.
-const VERSION_WAIT: Duration = Duration::from_secs(10);
 
 /// A pair of programs of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +80,7 @@ async fn version(dir: &Path, program: &str, user: Option<&RunAs>) -> Option<u16>
     fault::pass("spawn.tool-version").await.ok()?;
     let mut command = tokio::process::Command::from(managed::command(&path, user));
     command.arg("--version").kill_on_drop(true);
-    let output = tokio::time::timeout(fault::within(VERSION_WAIT), command.output()).await.ok()?.ok()?;
+    let output = tokio::time::timeout(fault::within(managed::VERSION_WAIT), command.output()).await.ok()?.ok()?;
     let text = String::from_utf8_lossy(&output.stdout);
     major_of(text.strip_prefix(&format!("{program} (PostgreSQL) "))?)
 }

@@ -22,7 +22,7 @@ const VERSIONED: [(&str, &str); 5] = [
     ("/usr", "bin"),
 ];
 /// How long a program may take to say its version.
-const VERSION_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const VERSION_WAIT: Duration = Duration::from_secs(10);
 
 /// Where the operator wants servers to be looked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
