@@ -170,6 +170,14 @@ pub fn load(environment: &Environment) -> Result<Config, ConfigError> {
     environment::load(environment)
 }
 
+/// Returns where state is kept, whatever else is configured. Looks at nothing.
+///
+/// # Errors
+/// Fails if no directory is named, or one that cannot be meant.
+pub fn state_dir(environment: &Environment) -> Result<StateDir, ConfigError> {
+    environment::state_dir(environment)
+}
+
 /// Returns `path`, seen from `base` if it is relative.
 fn seen_from(base: &Path, path: &str) -> PathBuf {
     base.join(path)

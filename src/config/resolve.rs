@@ -44,14 +44,21 @@ pub(super) fn profiles(
 ) -> Option<(Vec<ProfileConfig>, String)> {
     let mut names = BTreeSet::new();
     let several = inputs.len() > 1;
-    let mut profiles = Vec::new();
+    let mut profiles: Vec<ProfileConfig> = Vec::new();
     for input in inputs {
         if let Some(name) = &input.name
             && !names.insert(name.value.clone())
         {
             faults.add(&name.place, format!("names a second profile `{}`", shown(&name.value)));
         }
-        profiles.extend(profile(input, bin_dirs, faults));
+        let place = input.place.clone();
+        let Some(profile) = profile(input, bin_dirs, faults) else { continue };
+        if let Some(other) =
+            profiles.iter().find(|other| other.name != profile.name && share_sandboxes(other, &profile))
+        {
+            faults.add(place, one_server(&other.name, &profile.name, matches!(profile.source, Source::Managed { .. })));
+        }
+        profiles.push(profile);
     }
     let default_profile = match default {
         Some(default) if names.contains(&default.value) => default.value,
@@ -67,6 +74,41 @@ pub(super) fn profiles(
         None => profiles.first()?.name.clone(),
     };
     Some((profiles, default_profile))
+}
+
+/// Returns whether two profiles keep their sandboxes in one place, as far as that can be told without asking a server:
+/// each would list, count and remove the other's.
+fn share_sandboxes(one: &ProfileConfig, other: &ProfileConfig) -> bool {
+    if one.prefix != other.prefix {
+        return false;
+    }
+    match (&one.source, &other.source) {
+        // Each major has a cluster of its own; without one it is whichever is there.
+        (Source::Managed { postgres_version: one, .. }, Source::Managed { postgres_version: other, .. }) => {
+            one.is_none() || other.is_none() || one == other
+        }
+        (Source::External { admin_url: one, .. }, Source::External { admin_url: other, .. }) => {
+            let place = |url: &Secret| {
+                let parsed = PostgresUrl::parse(url.expose(), UrlOrigin::Operator).ok()?;
+                Some((parsed.endpoint.host, parsed.endpoint.port, parsed.database))
+            };
+            // One that cannot be read is a fault already.
+            place(one).is_some_and(|one| Some(one) == place(other))
+        }
+        (Source::Managed { .. }, Source::External { .. }) | (Source::External { .. }, Source::Managed { .. }) => false,
+    }
+}
+
+fn one_server(first: &str, second: &str, managed: bool) -> String {
+    let (where_, or) = if managed {
+        ("the managed cluster", ", or each another `postgresVersion`")
+    } else {
+        ("the same server and database", "")
+    };
+    format!(
+        "makes profile `{second}` one with profile `{first}`: both are on {where_} with one `databasePrefix`, and would list, \
+         count and remove each other's sandboxes; give one of them another `databasePrefix`{or}"
+    )
 }
 
 fn profile(input: ProfileInput, bin_dirs: &BinDirs, faults: &Faults) -> Option<ProfileConfig> {

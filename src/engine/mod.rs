@@ -12,7 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::model::fault::Injected;
-use crate::model::{Check, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Secret, Timestamp};
+use crate::model::{
+    Check, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter, Secret,
+    Timestamp,
+};
 
 /// All that an engine needs to make, find and remove one sandbox.
 #[derive(Clone, Debug)]
@@ -194,6 +197,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns (name, version) of the extensions installed in a sandbox.
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError>;
 
+    /// Returns the schema of a sandbox, or a part of it, without the sandbox's own names.
+    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+        let (_, _) = (sandbox, filter);
+        Err(EngineError::Unsupported(format!("sandboxes of engine `{}` have no schema to be read", self.kind())))
+    }
+
     /// Returns how the sandbox is reached from this machine.
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo;
 
@@ -210,6 +219,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;
+
+    /// Returns what the server says of itself that no other says, however it is reached. Looks, and starts nothing.
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        Ok(None)
+    }
 
     /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.
     async fn standing(&self) -> Result<Standing, EngineError> {

@@ -452,7 +452,8 @@ mod tests {
         assert_eq!(asked.shown(), "postgresql://u@h:5432/d");
         // Who changes the password and calls again means the same.
         let other: CloneDatabase =
-            serde_json::from_value(json!({"sourceDatabaseUrl": "postgresql://u:other@h/d", "idempotencyKey": "k"})).unwrap();
+            serde_json::from_value(json!({"sourceDatabaseUrl": "postgresql://u:other@h/d", "idempotencyKey": "k"}))
+                .unwrap();
         assert_eq!(input.idempotency(&asked), other.idempotency(&other.asked().unwrap()));
     }
 }

@@ -74,7 +74,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 13] = [
+pub static OPERATIONS: [Entry; 21] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
@@ -86,6 +86,14 @@ pub static OPERATIONS: [Entry; 13] = [
     Entry::of::<super::list_profiles::ListProfiles>(),
     Entry::of::<super::list_extensions::ListExtensions>(),
     Entry::of::<super::verify_sandbox::VerifySandbox>(),
+    Entry::of::<super::explain_query::ExplainQuery>(),
+    Entry::of::<super::describe_schema::DescribeSchema>(),
+    Entry::of::<super::schema_digest::DigestSchema>(),
+    Entry::of::<super::schema_diff::DiffSchema>(),
+    Entry::of::<super::create_schema_snapshot::CreateSchemaSnapshot>(),
+    Entry::of::<super::list_schema_snapshots::ListSchemaSnapshots>(),
+    Entry::of::<super::diff_schema_snapshot::DiffSchemaSnapshot>(),
+    Entry::of::<super::delete_schema_snapshot::DeleteSchemaSnapshot>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
     Entry::of::<super::doctor::Doctor>(),
 ];

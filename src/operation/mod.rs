@@ -5,25 +5,38 @@
 //! [`Permit`](crate::admission::Permit) for its own input; nothing here decides.
 
 pub mod arguments;
+mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
 pub mod schema;
+mod schema_entries;
+mod schema_part;
 mod selector;
+mod snapshot_facts;
 mod spec;
 
 mod cleanup_expired;
 mod clone_database;
 mod create_database;
+mod create_schema_snapshot;
 mod delete_database;
+mod delete_schema_snapshot;
+mod describe_schema;
+mod diff_schema_snapshot;
 mod doctor;
 mod explain_policy;
+mod explain_query;
 mod extend_database;
 mod get_connection_string;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
+mod list_schema_snapshots;
+mod query_plan;
 mod run_sql;
+mod schema_diff;
+mod schema_digest;
 mod sql_results;
 mod verify_sandbox;
 

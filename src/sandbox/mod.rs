@@ -19,7 +19,9 @@ mod pool;
 mod profile;
 mod remove;
 mod request;
+pub mod schema;
 mod sources;
+mod twins;
 mod upkeep;
 mod work;
 

@@ -219,6 +219,33 @@ fn what_stands_twice_is_refused() {
 }
 
 #[test]
+fn two_profiles_are_not_one_place() {
+    let both = |first: &str, second: &str| {
+        format!(r#"{{"defaultProfile": "a", "profiles": [{{"name": "a", {first}}}, {{"name": "b", {second}}}]}}"#)
+    };
+    let url = |host: &str, more: &str| format!(r#""adminUrl": "postgres://u:hunter2@{host}/d"{more}"#);
+    let managed = r#""managedLocal": true"#;
+    let of_16 = r#""managedLocal": true, "postgresVersion": 16"#;
+    let is_one = |first: &str, second: &str| {
+        let expected = [("profiles[1]", "makes profile `b` one with profile `a`")];
+        check_file(&both(first, second), &expected);
+    };
+    is_one(managed, managed);
+    is_one(managed, of_16);
+    is_one(of_16, of_16);
+    is_one(&url("localhost", ""), &url("localhost:5432", r#", "maxTtlMinutes": 60"#));
+    is_one(&url("LOCALHOST", ""), r#""adminUrl": "postgresql://other@localhost/d""#);
+    // And these are two.
+    let is_two = |first: &str, second: &str| assert!(load_text(&both(first, second), &[]).is_ok(), "{first} {second}");
+    is_two(managed, r#""managedLocal": true, "databasePrefix": "other""#);
+    is_two(of_16, r#""managedLocal": true, "postgresVersion": 17"#);
+    is_two(managed, &url("localhost", ""));
+    is_two(&url("localhost", ""), &url("localhost:5433", ""));
+    is_two(&url("localhost", ""), &url("localhost", r#", "databasePrefix": "other""#));
+    is_two(&url("localhost", ""), r#""adminUrl": "postgresql://u@localhost/e""#);
+}
+
+#[test]
 fn unknown_variables_are_refused_with_the_nearest_name() {
     check_variables(
         &[("PGSANDBOX_MAX_TTL_MINUTE", "5"), ("PGSANDBOX_POSTGRES_999_BIN_DIR", "/bin"), ("PGSANDBOX_ZZZZZZ", "1")],

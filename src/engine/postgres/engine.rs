@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{CloneJob, Host, SandboxSession, access, dump, extensions, health, names, verify};
+use super::{CloneJob, Host, SandboxSession, access, catalog, dump, extensions, health, names, verify};
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
     Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, SandboxKind, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -146,6 +146,11 @@ impl Engine for PostgresEngine {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
+    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        catalog::read(&self.server, sandbox, filter).await
+    }
+
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo {
         let (host, port, tls) = match &self.server.settings().source {
             ServerSource::Managed(settings) => {
@@ -185,6 +190,16 @@ impl Engine for PostgresEngine {
     async fn standing(&self) -> Result<Standing, EngineError> {
         let Some(cluster) = self.server.managed() else { return Ok(Standing::Runs) };
         cluster.standing().await.map_err(|error| EngineError::Known(Box::new(error.into())))
+    }
+
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        let session = self.server.admin_session().await?;
+        // A server made as a copy of another has its identifier, and was started at another time.
+        let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text \
+                   || ' ' || pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())::text";
+        let failed = refused("say which server it is", &self.server.settings().profile);
+        let row = session.query_one(sql, &[]).await.map_err(failed)?;
+        Ok(row.get(0))
     }
 
     async fn health(&self) -> Vec<Check> {

@@ -2,6 +2,7 @@
 
 mod access;
 mod admin;
+mod catalog;
 mod dump;
 mod endpoint;
 mod engine;

@@ -169,7 +169,13 @@ fn answer(stream: &mut TcpStream, row: &[&str]) {
                 [message(b'D', &data), message(b'C', b"SELECT 1\0")].concat()
             }
             b'E' => {
-                status = if text.starts_with("begin") || text.starts_with("start") { b'T' } else if text.starts_with("rollback") { b'I' } else { status };
+                status = if text.starts_with("begin") || text.starts_with("start") {
+                    b'T'
+                } else if text.starts_with("rollback") {
+                    b'I'
+                } else {
+                    status
+                };
                 let tag = text.split([' ', ';']).next().unwrap_or_default().to_uppercase();
                 message(b'C', format!("{tag}\0").as_bytes())
             }

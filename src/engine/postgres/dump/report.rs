@@ -61,13 +61,15 @@ pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job:
         Ok(rows.iter().map(|row| row.get(0)).collect())
     };
     report.extensions =
-        names("SELECT extname::text FROM pg_catalog.pg_extension WHERE extname <> 'plpgsql' ORDER BY 1".to_owned()).await?;
+        names("SELECT extname::text FROM pg_catalog.pg_extension WHERE extname <> 'plpgsql' ORDER BY 1".to_owned())
+            .await?;
     let invalid = "SELECT 'index ' || i.indexrelid::pg_catalog.regclass::text FROM pg_catalog.pg_index i WHERE NOT i.indisvalid \
          UNION ALL SELECT 'constraint ' || pg_catalog.quote_ident(k.conname) || ' of ' || k.conrelid::pg_catalog.regclass::text \
          FROM pg_catalog.pg_constraint k WHERE NOT k.convalidated AND k.conrelid <> 0 ORDER BY 1";
     report.invalid = named(names(invalid.to_owned()).await?);
-    let unpopulated =
-        format!("SELECT c.oid::pg_catalog.regclass::text {TABLES} AND c.relkind = 'm' AND NOT c.relispopulated ORDER BY 1");
+    let unpopulated = format!(
+        "SELECT c.oid::pg_catalog.regclass::text {TABLES} AND c.relkind = 'm' AND NOT c.relispopulated ORDER BY 1"
+    );
     report.unpopulated = named(names(unpopulated).await?);
     // A second look at one sandbox finds the first one's.
     job.report.set(report).unwrap_or_default();

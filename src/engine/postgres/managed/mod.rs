@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-pub(super) use binaries::{VERSION_WAIT, tool_dirs};
 pub use binaries::{BinarySettings, Installation, discover};
+pub(super) use binaries::{VERSION_WAIT, tool_dirs};
 pub use error::ManagedError;
 pub use home::Home;
 pub use install::{InstallError, install};
