@@ -74,8 +74,9 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 23] = [
+pub static OPERATIONS: [Entry; 24] = [
     Entry::of::<super::create_database::CreateDatabase>(),
+    Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
     Entry::of::<super::run_sql::RunSql>(),

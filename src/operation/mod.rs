@@ -18,6 +18,7 @@ mod spec;
 
 mod approve;
 mod cleanup_expired;
+mod clone_database;
 mod create_database;
 mod create_schema_snapshot;
 mod delete_database;
@@ -52,7 +53,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
 use crate::model::{Failure, Health, Preview, Progress, Requested};
-use crate::sandbox::{Core, Selector};
+use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
 pub use envelope::{Done, Envelope};
@@ -107,6 +108,8 @@ pub struct Asks {
     pub requested: Requested,
     /// SQL to be read.
     pub sql: Option<String>,
+    /// The source that is to be cloned.
+    pub clone: Option<CloneAsked>,
     /// Whether policies need to see how many sandboxes the owner has.
     pub usage: bool,
 }

@@ -15,6 +15,7 @@ mod audit;
 mod broken_policies;
 mod bytes;
 mod cases;
+mod clones;
 mod config;
 mod crash;
 mod durability;
