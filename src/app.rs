@@ -23,7 +23,8 @@ use self::health::{AuditHealth, PoliciesHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::config::{Config, Environment, ProfileConfig, Source, load};
+use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::config::{CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
     UrlOrigin,
@@ -225,6 +226,7 @@ impl App {
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
             ],
+            commands: Arc::new(commands(&config)),
         });
         Ok(Self { service, core, config, audit, authority, policies, servers })
     }
@@ -305,6 +307,30 @@ impl App {
         }
         outcome
     }
+}
+
+/// Returns what runs commands of repositories: out of reach of everything of this program's own.
+fn commands(config: &Config) -> Commands {
+    let CommandsConfig { confinement, repositories, readable, writable, environment } = config.commands.clone();
+    let mut hidden = vec![config.home.path().to_path_buf(), config.audit.dir.clone()];
+    hidden.extend(config.policies.clone());
+    hidden.extend(config.file.clone());
+    let admin_urls = config.profiles.iter().filter_map(|profile| match &profile.source {
+        Source::External { admin_url, .. } => PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator).ok(),
+        Source::Managed { .. } => None,
+    });
+    let secrets =
+        admin_urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned())).collect();
+    let told = Surroundings::of_process(&environment);
+    let settings = CommandSettings {
+        confinement,
+        further: Further { readable, writable },
+        repositories,
+        hidden,
+        secrets,
+        supervisor: PathBuf::from("/proc/self/exe"),
+    };
+    Commands::new(settings, told)
 }
 
 fn postgres_settings(profile: &ProfileConfig, home: &Path) -> Result<PostgresSettings, StartError> {

@@ -148,7 +148,16 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
         }
         on_signal.cancel();
     });
-    Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, traceparent: None }
+    Request {
+        method: "cli",
+        principal,
+        operation: operation.to_owned(),
+        input,
+        progress,
+        cancel,
+        traceparent: None,
+        console: None,
+    }
 }
 
 /// Progress, on standard error.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::keys::{TEST_PREFIX, VARIABLE_PREFIX, VARIABLES, Variable, VariableScope, key_at};
 use super::read::{Faults, Found, major, range, shown, unknown, version_expected};
 use super::resolve::{ProfileInput, profiles};
-use super::{BinDirs, Config, ConfigError, StateDir, file};
+use super::{BinDirs, CommandsConfig, Config, ConfigError, StateDir, file};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::model::Secret;
 use crate::telemetry::{TelemetrySettings, filter_fault};
@@ -247,8 +247,10 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         profiles,
         default_profile,
         policies,
+        commands: CommandsConfig::default(),
         telemetry: TelemetrySettings { log_filter: common.log_filter, export: None },
         owner: common.owner,
+        file: None,
         warnings: Vec::new(),
     })
 }

@@ -42,7 +42,7 @@ impl Preview for Service {
         let account = Account::new(&context.principal, context.group_owner.as_deref());
         let balances = self.book.balances(&account, &buckets, context.now)?;
         let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &*self.consents };
-        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref()).await {
+        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref(), &self.commands).await {
             Ok(warnings) => (warnings, None),
             Err(refusal) => (Vec::new(), Some(refusal)),
         };
