@@ -10,6 +10,7 @@ mod quickstart;
 pub mod reference;
 mod refused;
 mod render;
+mod with_database;
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -104,6 +105,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
             let name = of.get_one::<String>("name").map(String::as_str).unwrap_or_default();
             operation(name, whole_input(of), app, format).await
         }
+        "with-database" => with_database::run(of, app, plain).await,
         "cleanup" => from_arguments("cleanup_expired", of, app, format).await,
         command => from_arguments(&command.replace('-', "_"), of, app, format).await,
     }

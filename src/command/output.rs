@@ -84,9 +84,14 @@ impl Collector {
     }
 
     /// Returns what was kept of the stream.
-    pub fn finish(mut self) -> Captured {
+    pub fn finish(&mut self) -> Captured {
         self.held_back();
         self.captured()
+    }
+
+    /// Returns how many bytes came so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     fn bound(&self) -> usize {

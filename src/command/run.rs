@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -159,11 +159,11 @@ impl Commands {
             .take()
             .map(|pipe| collect(pipe, Collector::new(wanted_error, secrets), console(OutputStream::Error)));
         let watched = watch(control, run.timeout, &run.cancel).await;
-        if watched.is_err() {
-            // It has not answered, and what is below it is at an end only if it is.
+        // Nobody talks to it any more, so it ends whatever it looks after, and then itself.
+        if tokio::time::timeout(SWEEP_MAX + REPORT_MAX, child.wait()).await.is_err() {
             child.start_kill().ok();
+            child.wait().await.ok();
         }
-        child.wait().await.ok();
         let (stdout, stderr) = (gathered(out).await, gathered(err).await);
         let elapsed = started.elapsed();
         // Nothing writes there any more; what the command made unreadable is opened again, or stays.
@@ -265,42 +265,52 @@ async fn watch(
         () = cancel.cancelled() => Stopped::Cancelled,
     };
     to.write_all(&[order::STOP]).await?;
-    let report = tokio::time::timeout(GRACE + SWEEP_MAX + REPORT_MAX, report).await;
+    let report = tokio::time::timeout(fault::within(GRACE + SWEEP_MAX + REPORT_MAX), report).await;
     report.map_err(|_| io::ErrorKind::TimedOut.into()).flatten().map(|report| (report, Some(stopped)))
+}
+
+/// A stream that is being read.
+struct Stream {
+    reading: JoinHandle<()>,
+    collector: Arc<Mutex<Collector>>,
 }
 
 /// Reads a stream to its end.
 fn collect(
     mut pipe: impl AsyncRead + Unpin + Send + 'static,
-    mut collector: Collector,
+    collector: Collector,
     console: Option<(Arc<dyn Console>, OutputStream)>,
-) -> (JoinHandle<()>, Arc<std::sync::Mutex<Option<Collector>>>) {
-    let shared = Arc::new(std::sync::Mutex::new(None));
-    let kept = Arc::clone(&shared);
-    let task = tokio::spawn(async move {
+) -> Stream {
+    let collector = Arc::new(Mutex::new(collector));
+    let kept = Arc::clone(&collector);
+    let show = move |bytes: &[u8]| {
+        if let Some((console, stream)) = &console {
+            console.wrote(*stream, bytes);
+        }
+    };
+    let reading = tokio::spawn(async move {
         let mut buffer = vec![0; READ_BYTES];
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-            let clean = collector.take(buffer.get(..count).unwrap_or_default());
-            if let Some((console, stream)) = &console {
-                console.wrote(*stream, &clean);
-            }
+            let clean = locked(&kept).take(buffer.get(..count).unwrap_or_default());
+            show(&clean);
         }
-        if let Some((console, stream)) = &console {
-            console.wrote(*stream, &collector.held_back());
-        }
-        *kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(collector);
+        let rest = locked(&kept).held_back();
+        show(&rest);
     });
-    (task, shared)
+    Stream { reading, collector }
 }
 
-/// Returns what was kept of a stream.
-async fn gathered(stream: Option<(JoinHandle<()>, Arc<std::sync::Mutex<Option<Collector>>>)>) -> Captured {
-    let Some((mut task, shared)) = stream else { return Captured::default() };
-    if tokio::time::timeout(OUTPUT_END_MAX, &mut task).await.is_err() {
-        task.abort();
+fn locked(collector: &Mutex<Collector>) -> MutexGuard<'_, Collector> {
+    collector.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns what was kept of a stream, whose end does not come if somebody else still holds it.
+async fn gathered(stream: Option<Stream>) -> Captured {
+    let Some(Stream { mut reading, collector }) = stream else { return Captured::default() };
+    if tokio::time::timeout(OUTPUT_END_MAX, &mut reading).await.is_err() {
+        reading.abort();
     }
-    let collector = shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-    collector.map(Collector::finish).unwrap_or_default()
+    locked(&collector).finish()
 }
 
 /// A directory of the command's own, gone when dropped.
@@ -321,5 +331,31 @@ impl Drop for Temporary {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             tracing::warn!(%error, "a command's temporary directory could not be removed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::output::OUTPUT_CHARS_MAX;
+
+    #[tokio::test]
+    async fn output_that_does_not_end_with_the_command_is_given_up_and_what_came_is_kept() {
+        let (mut held, pipe) = tokio::io::duplex(64);
+        let wanted = Wanted {
+            strip_ansi: false,
+            chars_max: OUTPUT_CHARS_MAX,
+            tail_lines: None,
+            without_docker_lifecycle: false,
+        };
+        let stream = collect(pipe, Collector::new(wanted, Secrets::default()), None);
+        held.write_all(b"so far").await.unwrap();
+        while stream.collector.lock().unwrap().bytes() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let began = Instant::now();
+        assert_eq!(gathered(Some(stream)).await.text, "so far");
+        assert!(began.elapsed() >= OUTPUT_END_MAX);
+        drop(held);
     }
 }

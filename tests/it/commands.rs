@@ -2,6 +2,8 @@
 
 mod confined;
 mod ending;
+mod program;
+mod tools;
 
 use std::fs;
 use std::path::PathBuf;

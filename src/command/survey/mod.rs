@@ -193,4 +193,25 @@ mod tests {
         let workflows: Vec<(&str, &str)> = workflows.iter().map(|(file, text)| (file.as_str(), *text)).collect();
         assert_eq!(self::survey(&workflows).warnings.len(), WARNINGS_MAX);
     }
+
+    #[test]
+    fn of_many_services_scripts_and_commands_some_are_looked_at() {
+        let services: String =
+            (0..=200).map(|n| format!("  s{n}:\n    image: {}\n", if n < 200 { "x" } else { "postgres:16" })).collect();
+        let targets: String = (0..=500)
+            .map(|n| format!("{}:\n\techo\n", if n < 500 { format!("t{n}") } else { "migrate".to_owned() }))
+            .collect();
+        let scripts: Vec<String> = (0..20).map(|n| format!("\"migrate:{n}\": \"x\"")).collect();
+        let package = format!("{{\"scripts\": {{{}}}}}", scripts.join(","));
+        let compose = format!("services:\n{services}");
+        let workflow = "jobs:\n  t:\n    services:\n      db: {image: 'postgres:15'}\n";
+        let workflows: Vec<String> = (0..30).map(|n| format!(".github/workflows/{n}.yml")).collect();
+        let mut files: Vec<(&str, &str)> =
+            vec![("compose.yaml", &compose), ("makefile", &targets), ("package.json", &package)];
+        files.extend(workflows.iter().map(|file| (file.as_str(), workflow)));
+        let found = survey(&files);
+        assert_eq!(found.versions.len(), 20, "those of workflows: the service that is too much is not looked at");
+        assert_eq!(commands(&found, Purpose::Migration).len(), 8);
+        assert!(!commands(&found, Purpose::Migration).contains(&"make migrate".to_owned()));
+    }
 }
