@@ -35,7 +35,7 @@ use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fa
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
 use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, UpkeepAudit};
-use crate::secret::{KeyRing, KeySource};
+use crate::secret::{KeyRing, KeySource, PasswordSource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
 use crate::store::ServerSessions;

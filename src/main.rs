@@ -15,6 +15,7 @@ fn main() -> ExitCode {
             app::main(app::Lifetime::Server, |app| async move { app.serve_stdio(&toolsets, &rows_in).await })
                 .unwrap_or_else(|refusal| cli::refused(&refusal, cli::Format::Text))
         }
+        Ok(cli::Command::Apart(matches)) => cli::run_apart(&matches),
         Ok(cli::Command::Other(matches)) => {
             let format = cli::format_asked(&matches);
             app::main(app::Lifetime::OneShot, |app| async move { cli::run(&matches, &app).await })

@@ -28,6 +28,8 @@ pub(super) fn command() -> Command {
                 .about("Sets up a managed cluster and plays the main job once, from creation to deletion")
                 .arg(flag("yes", "Install what is missing without asking")),
         )
+        .subcommand(super::setup::setup_command())
+        .subcommand(super::setup::uninstall_command())
         .subcommand(local())
         .subcommand(
             Command::new("tool")
@@ -68,6 +70,7 @@ fn mcp() -> Command {
             Arg::new("toolsets")
                 .long("toolsets")
                 .value_delimiter(',')
+                .action(ArgAction::Append)
                 .value_parser(PossibleValuesParser::new(Toolset::ALL.map(Toolset::as_str).into_iter().chain(["all"])))
                 .default_value(Toolset::Core.as_str())
                 .help("Groups of tools to show, separated by commas; `all` is every one"),

@@ -76,7 +76,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 15] = [
+pub static OPERATIONS: [Entry; 16] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
@@ -87,6 +87,7 @@ pub static OPERATIONS: [Entry; 15] = [
     Entry::of::<super::list_profiles::ListProfiles>(),
     Entry::of::<super::list_extensions::ListExtensions>(),
     Entry::of::<super::verify_sandbox::VerifySandbox>(),
+    Entry::of::<super::explain_query::ExplainQuery>(),
     Entry::of::<super::prepare_for_repo::PrepareForRepo>(),
     Entry::of::<super::run_repo_command::RunRepoCommand>(),
     Entry::of::<super::seed_database::SeedDatabase>(),

@@ -18,6 +18,7 @@ mod pool;
 mod profile;
 mod remove;
 mod request;
+mod twins;
 mod upkeep;
 mod work;
 

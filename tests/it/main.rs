@@ -41,5 +41,6 @@ mod scenarios;
 mod sql;
 mod states;
 mod surface;
+mod told;
 mod toy_engine;
 mod wire;
