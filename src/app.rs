@@ -205,6 +205,7 @@ impl App {
         }
         let default_profile = config.default_profile.clone();
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
+        core.keep_schemas_in(home.join("schemas"));
         let audit = Audit::deferred(config.audit.clone());
         match audit.recover() {
             Ok(recovery) => recovery
@@ -319,8 +320,13 @@ fn commands(config: &Config) -> Commands {
         Source::External { admin_url, .. } => PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator).ok(),
         Source::Managed { .. } => None,
     });
-    let secrets =
-        admin_urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned())).collect();
+    hidden.extend(config.sources.iter().filter_map(|source| match &source.password {
+        Some(PasswordSource::File(path)) => Some(path.clone()),
+        Some(PasswordSource::Command(_)) | None => None,
+    }));
+    let urls = admin_urls.chain(config.sources.iter().map(|source| source.url.clone()));
+    let passwords = urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned()));
+    let secrets = passwords.collect();
     let told = Surroundings::of_process(&environment);
     let settings = CommandSettings {
         confinement,

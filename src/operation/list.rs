@@ -76,7 +76,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 16] = [
+pub static OPERATIONS: [Entry; 24] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
@@ -88,9 +88,17 @@ pub static OPERATIONS: [Entry; 16] = [
     Entry::of::<super::list_extensions::ListExtensions>(),
     Entry::of::<super::verify_sandbox::VerifySandbox>(),
     Entry::of::<super::explain_query::ExplainQuery>(),
+    Entry::of::<super::describe_schema::DescribeSchema>(),
+    Entry::of::<super::schema_digest::DigestSchema>(),
+    Entry::of::<super::schema_diff::DiffSchema>(),
+    Entry::of::<super::create_schema_snapshot::CreateSchemaSnapshot>(),
+    Entry::of::<super::list_schema_snapshots::ListSchemaSnapshots>(),
+    Entry::of::<super::diff_schema_snapshot::DiffSchemaSnapshot>(),
+    Entry::of::<super::delete_schema_snapshot::DeleteSchemaSnapshot>(),
     Entry::of::<super::prepare_for_repo::PrepareForRepo>(),
     Entry::of::<super::run_repo_command::RunRepoCommand>(),
     Entry::of::<super::seed_database::SeedDatabase>(),
+    Entry::of::<super::validate_schema_change::ValidateSchemaChange>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
     Entry::of::<super::doctor::Doctor>(),
 ];

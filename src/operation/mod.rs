@@ -5,16 +5,24 @@
 //! [`Permit`](crate::admission::Permit) for its own input; nothing here decides.
 
 pub mod arguments;
+mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
 pub mod schema;
+mod schema_entries;
+mod schema_part;
 mod selector;
+mod snapshot_facts;
 mod spec;
 
 mod cleanup_expired;
 mod create_database;
+mod create_schema_snapshot;
 mod delete_database;
+mod delete_schema_snapshot;
+mod describe_schema;
+mod diff_schema_snapshot;
 mod doctor;
 mod explain_policy;
 mod explain_query;
@@ -23,13 +31,17 @@ mod get_connection_string;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
+mod list_schema_snapshots;
 mod prepare_for_repo;
 mod query_plan;
 mod repo_command;
 mod run_repo_command;
 mod run_sql;
+mod schema_diff;
+mod schema_digest;
 mod seed_database;
 mod sql_results;
+mod validate_schema_change;
 mod verify_sandbox;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
-use crate::admission::{Admissible, Effective, Permit};
+use crate::admission::{Admissible, Permit};
 use crate::command::project::{PROJECT_FILE, Project};
 use crate::command::survey::{Proposal, Purpose, Survey, VersionSource};
 use crate::command::{Commands, Repo, argv};
@@ -99,11 +99,6 @@ struct Recorded {
 
 impl Admissible for PrepareForRepo {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
-
-    fn apply(&mut self, _effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        // It makes no sandbox and touches none, so that what is demanded of one holds whatever it is.
-        Ok(Vec::new())
-    }
 }
 
 #[async_trait]
@@ -115,6 +110,7 @@ impl Operation for PrepareForRepo {
                nothing is run. Commands that you give are recorded, without secrets, in the repository's .pgsandbox/project.json, \
                where run_repo_command and seed_database find them.",
         impact: Impact::ReachesOut,
+        // It makes no sandbox and touches none, so that whatever is demanded of one holds.
         meets: &[
             ObligationKind::ReadOnly,
             ObligationKind::MaxRows,

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::repo_command::{CommandArguments, CommandResult, MEETS};
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
-use crate::admission::{Admissible, Effective, Permit};
+use crate::admission::{Admissible, Permit};
 use crate::command::project::Project;
 use crate::model::{Code, Failure, Impact, ObligationKind};
 
@@ -20,11 +20,6 @@ pub(super) struct SeedDatabase {
 
 impl Admissible for SeedDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
-
-    fn apply(&mut self, _effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        // What is left of the byte quota is the core's to ask, when it hands out the credentials.
-        Ok(Vec::new())
-    }
 }
 
 #[async_trait]
