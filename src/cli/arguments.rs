@@ -144,11 +144,11 @@ fn with_database() -> Command {
         .arg(number("timeout-seconds", "Time for the command, 1 to 600; default 600"))
         .arg(several("database-url-env-names", "NAME", "A further name for the database URL; repeat for several"))
         .arg(text("connection-mode", "direct|localContainer", "From where the command reaches the database; default direct"))
-        .arg(words().required(true))
+        .arg(command_words().required(true))
 }
 
 /// A command's words, after `--`.
-fn words() -> Arg {
+fn command_words() -> Arg {
     Arg::new("command")
         .last(true)
         .num_args(1..)
@@ -191,7 +191,7 @@ const FREE: [&str; 5] = ["sql", "stdin", "params", "migrationCommand", "seedComm
 
 fn argument(name: &str, schema: &Value) -> Arg {
     if name == "command" {
-        return words();
+        return command_words();
     }
     let kind = type_of(schema);
     let mut help = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();

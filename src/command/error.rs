@@ -77,6 +77,9 @@ pub enum CommandError {
     /// Too many commands run.
     #[error("as many commands run as may at a time")]
     Busy,
+    /// The caller cancelled while the command waited for its turn.
+    #[error("the call was cancelled by the caller; nothing was run")]
+    Cancelled,
     /// A name for the database URL that is not taken.
     #[error("`{name}` cannot name the database URL")]
     VariableName {
@@ -122,6 +125,7 @@ impl From<CommandError> for Failure {
             ),
             CommandError::System { .. } => Self::new(Code::Internal, "the command could not be started").audit(text),
             CommandError::Busy => Self::new(Code::Busy, text).hint("call again when another has ended"),
+            CommandError::Cancelled => Self::new(Code::Cancelled, text),
             CommandError::VariableName { .. } => Self::new(Code::InvalidArguments, text)
                 .hint("use up to 8 names of letters, digits and `_` that no program reads for anything else, `APP_DATABASE_URL` for instance"),
         }

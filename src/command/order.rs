@@ -18,6 +18,8 @@ pub(super) const STOP: u8 = b's';
 pub(super) struct Order {
     pub(super) argv: Vec<String>,
     pub(super) dir: PathBuf,
+    /// The command's own directory, removed after it.
+    pub(super) temporary: PathBuf,
     /// The whole environment.
     pub(super) environment: Vec<(String, String)>,
     pub(super) stdin: Input,

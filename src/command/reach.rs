@@ -28,8 +28,7 @@ pub const SYSTEM: [&str; 17] = [
     "/usr",
 ];
 /// Device files that may be used.
-pub const DEVICES: [&str; 7] =
-    ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"];
+pub const DEVICES: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx"];
 /// How deep directories are gone into to leave something out.
 const CARVE_DEPTH_MAX: usize = 32;
 /// The most entries of a directory that are allowed one by one.

@@ -122,7 +122,8 @@ impl Commands {
         let turn = tokio::time::timeout(fault::within(TURN_MAX), self.turns.acquire());
         let _turn = match run.cancel.run_until_cancelled(turn).await {
             Some(Ok(Ok(turn))) => turn,
-            Some(Ok(Err(_)) | Err(_)) | None => return Err(CommandError::Busy),
+            Some(Ok(Err(_)) | Err(_)) => return Err(CommandError::Busy),
+            None => return Err(CommandError::Cancelled),
         };
         let temporary = Temporary::make().map_err(|error| system("its temporary directory", &error))?;
         let rules = confined.then(|| {
@@ -135,6 +136,7 @@ impl Commands {
         let order = Order {
             argv: run.argv.to_vec(),
             dir: run.repo.path().to_path_buf(),
+            temporary: temporary.0.clone(),
             environment: self.environment(&temporary.0, run.variables),
             stdin: match (run.stdin, &passed) {
                 (Stdin::Text(text), _) => Input::Text(text),
@@ -166,7 +168,6 @@ impl Commands {
         }
         let (stdout, stderr) = (gathered(out).await, gathered(err).await);
         let elapsed = started.elapsed();
-        // Nothing writes there any more; what the command made unreadable is opened again, or stays.
         drop(temporary);
         let (report, stopped) = watched.map_err(|error| system("its end", &error))?;
         let program = || super::argv::shown(run.argv.first().map(String::as_str).unwrap_or_default());
@@ -199,7 +200,7 @@ impl Commands {
             fault::pass("command.spawn").await?;
             let (own, theirs) = StdStream::pair()?;
             let mut command = Command::new(&self.settings.supervisor);
-            command.arg(super::SUPERVISE).env_clear().current_dir("/").process_group(0);
+            command.arg(super::SUPERVISE).env_clear().current_dir("/");
             command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
             let child = command.spawn()?;
             // Only now, so that nobody else holds the other end.
@@ -328,7 +329,9 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+        // The supervisor has done it, if there was one.
+        let removed = std::fs::remove_dir_all(&self.0);
+        if let Some(error) = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound) {
             tracing::warn!(%error, "a command's temporary directory could not be removed");
         }
     }

@@ -47,13 +47,18 @@ pub(super) fn main() -> ExitCode {
 fn serve() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    // Without a terminal: what is typed there is not for the command, nor is the terminal.
+    rustix::process::setsid()?;
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (order, passed) = receive(&control)?;
+    let temporary = order.temporary.clone();
     let report = match start(&order, passed) {
-        Ok(child) => look_after(child, order, &control)?,
-        Err(ending) => Report { ending, left_behind: 0 },
+        Ok(child) => look_after(child, order, &control),
+        Err(ending) => Ok(Report { ending, left_behind: 0 }),
     };
-    order::send(&control, &report)
+    // Nothing writes there any more. Whoever asked may be gone.
+    std::fs::remove_dir_all(temporary).ok();
+    order::send(&control, &report?)
 }
 
 /// Reads the order, and the file descriptor that may come along.
