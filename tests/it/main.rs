@@ -16,6 +16,7 @@ mod broken_policies;
 mod bytes;
 mod cases;
 mod clones;
+mod commands;
 mod config;
 mod crash;
 mod durability;
