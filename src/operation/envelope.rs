@@ -207,7 +207,7 @@ impl Envelope {
             summary: failure.message.clone(),
             warnings: Vec::new(),
             errors: vec![failure.into()],
-            detail_handles: Vec::new(),
+            detail_handles: failure.detail.iter().filter_map(|detail| detail.handle.clone()).collect(),
             result: None,
             request_id: request_id.to_string(),
             policy,

@@ -256,7 +256,7 @@ impl Operation for ExplainQuery {
             here
         })?;
         let outcome = {
-            let left = timeout.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+            let left = timeout.saturating_sub(started.elapsed());
             let running = input.explain(&mut session, &text, left).instrument(here.clone());
             tokio::pin!(running);
             tokio::select! {

@@ -259,7 +259,7 @@ impl Core {
         Err(failure.unwrap_or_else(|| self.no_such_version(wanted).allowed(majors)))
     }
 
-    fn no_such_version(&self, wanted: u64) -> Failure {
+    pub(super) fn no_such_version(&self, wanted: u64) -> Failure {
         let known: BTreeSet<u16> = self.profiles().iter().filter_map(|profile| profile.known_major()).collect();
         let mut failure = Failure::new(Code::PostgresVersionUnavailable, format!("no profile has Postgres {wanted}"))
             .allowed(known.into_iter().map(|major| major.to_string()));

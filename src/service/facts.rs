@@ -61,6 +61,7 @@ impl Facts<'_> {
             }
             _ => (None, None),
         };
+        let clone_source = self.asks.clone.as_ref().map(|asked| self.core.clone_source(asked)).transpose()?;
         let statements = script.map(|s| s.statements.iter().map(|s| s.facts.clone()).collect()).unwrap_or_default();
         Ok(Context {
             request_id: id,
@@ -76,7 +77,7 @@ impl Facts<'_> {
             group_usage,
             statements,
             statement_texts: Vec::new(),
-            clone_source: None,
+            clone_source,
             requested: self.requested(script),
             outcome: None,
         })

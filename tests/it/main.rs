@@ -10,15 +10,18 @@
 )]
 
 mod acts;
+mod approvals;
 mod audit;
 mod broken_policies;
 mod bytes;
 mod cases;
+mod clones;
 mod config;
 mod crash;
 mod durability;
 mod engine;
 mod escapes;
+mod explain;
 mod faults;
 mod first_use;
 mod harness;
@@ -43,4 +46,5 @@ mod states;
 mod surface;
 mod told;
 mod toy_engine;
+mod versions;
 mod wire;

@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{Host, SandboxSession, access, catalog, discover, extensions, health, names, verify};
+use super::{CloneJob, Host, SandboxSession, access, catalog, discover, dump, extensions, health, managed, names, verify};
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
     Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, Progress, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -64,6 +64,14 @@ impl Engine for PostgresEngine {
         found.into_iter().map(|installation| (installation.major, installation.version)).collect()
     }
 
+    async fn install(&self, major: Option<u16>, progress: &dyn Progress) -> Result<String, EngineError> {
+        let Some(cluster) = self.server.managed() else {
+            return Err(EngineError::Unsupported("the profile's server is not one that this program runs".to_owned()));
+        };
+        let installed = managed::install(major, &cluster.settings().binaries, progress).await;
+        installed.map(|found| found.version).map_err(|error| EngineError::Known(Box::new(error.into())))
+    }
+
     async fn ready(&self) -> Result<ServerInfo, EngineError> {
         // a session and not only what was found out before: the server may have stopped since
         let session = self.server.admin_session().await?;
@@ -108,6 +116,14 @@ impl Engine for PostgresEngine {
             .map_err(refused("measure the database", &self.server.settings().profile))?;
         let row = row.ok_or_else(|| access::gone(sandbox))?;
         Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+    }
+
+    async fn examine_source(&self, job: &CloneJob) -> Result<(), EngineError> {
+        dump::preflight(&self.server, job).await
+    }
+
+    async fn sweep_copies(&self) {
+        dump::sweep(&self.server.settings().work_dir);
     }
 
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
