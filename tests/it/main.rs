@@ -37,6 +37,7 @@ mod pressure;
 mod program;
 mod round_trips;
 mod scenarios;
+mod schema;
 mod sql;
 mod states;
 mod surface;
