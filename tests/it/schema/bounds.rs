@@ -92,8 +92,8 @@ fn a_page_has_so_much_text_and_no_more() {
     let home = home(&[cluster()], "wide");
     let mut server = Stdio::start(&home);
     let id = made(&mut server, &profile(), "", "create schema wide");
-    let columns = "(select string_agg(format('a_column_with_a_long_name_%s text default %L', n, repeat('x', 200)), ', ') \
-                   from generate_series(1, 100) n)";
+    let columns = "(select string_agg(format('a_column_with_a_long_name_%s text default %L', c, repeat('x', 200)), ', ') \
+                   from generate_series(1, 100) as c (c))";
     let fill = format!(
         "do $$ begin for n in 1..30 loop execute format('create table wide.t%s (%s)', n, {columns}); end loop; end $$"
     );

@@ -49,7 +49,7 @@ grant select on app.orders to public; grant all on app.customers to public; gran
 revoke execute on function app.total_of from public; alter default privileges in schema app grant select on tables to public;
 alter default privileges revoke execute on functions from public;
 create statistics app.together (dependencies, ndistinct) on customer_id, status from app.orders;
-create publication some for table app.orders (id, total) where (total > 1), table app.cache;
+create publication parts for table app.orders (id, total) where (total > 1), table app.customers;
 create collation app.plain (locale = 'C'); create operator app.=== (leftarg = int, rightarg = int, function = int4eq);
 create cast (app.money as text) with inout; create text search configuration app.words (copy = pg_catalog.english);
 create table "Odd ""schema""
