@@ -42,6 +42,7 @@ mod pressure;
 mod program;
 mod round_trips;
 mod scenarios;
+mod schema;
 mod sql;
 mod states;
 mod surface;

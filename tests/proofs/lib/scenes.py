@@ -68,6 +68,22 @@ def look_around(play, one):
     play.end(server)
 
 
+def schemas(play, one):
+    """A schema looked at, digested, compared and kept; so often that digests age."""
+    server = play.server()
+    play.touched.add(one)
+    of = {"databaseId": one}
+    play.call(server, "describe_schema", of)
+    for n in range(34):
+        play.call(server, "schema_digest", of | {"table": f"t{n}"})
+    play.call(server, "schema_diff", of | {"otherDatabaseId": one})
+    play.call(server, "create_schema_snapshot", of | {"snapshotName": "kept"})
+    play.call(server, "list_schema_snapshots", {})
+    play.call(server, "diff_schema_snapshot", of | {"snapshotName": "kept"})
+    play.call(server, "delete_schema_snapshot", {"snapshotName": "kept"})
+    play.end(server)
+
+
 def create_fails(play):
     """A creation that fails at its last step, and is taken back."""
     server = play.server()
@@ -405,6 +421,7 @@ SCENES = {
     "stop-cluster": (nothing, stop_cluster, "", False),
     "export": (nothing, export, "", False),
     "look-around": (one, look_around, "", False),
+    "schemas": (one, schemas, "", False),
     "everyday": (one, everyday, "", False),
     "sweep": (marked_as_gone, sweep, "", False),
     "rotate-keys": (one, rotate_keys, "", False),
