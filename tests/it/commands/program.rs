@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::confines;
 use crate::harness::{kill, runs};
 use crate::hostile::{code, wait};
 use crate::obligations::policies_with;
@@ -29,7 +30,11 @@ impl Place {
         let home = Home::fresh();
         let policies = home.path().join("policies.toml");
         fs::write(&policies, policies_with("host-command", host_command)).unwrap();
-        let home = home.with("PGSANDBOX_POLICIES", policies.to_str().unwrap());
+        let confinement = if confines() { "required" } else { "available" };
+        let config = home.path().join("config.json");
+        let text = json!({"policies": policies, "commands": {"confinement": confinement}});
+        fs::write(&config, text.to_string()).unwrap();
+        let home = home.with("PGSANDBOX_CONFIG", config.to_str().unwrap());
         let repo = home.path().join("repo");
         fs::create_dir(&repo).unwrap();
         Self { repo: repo.to_str().unwrap().to_owned(), home }
@@ -255,6 +260,12 @@ fn a_repository_is_looked_into_and_what_is_recorded_is_run() {
 fn a_command_that_cannot_be_confined_is_not_run_unless_the_operator_lets_it() {
     let place = Place::new();
     let program = place.script("script", "touch ran");
+    let confinement = |word: &str| {
+        let policies = place.home.path().join("policies.toml");
+        let text = json!({"policies": policies, "commands": {"confinement": word}});
+        fs::write(place.home.path().join("config.json"), text.to_string()).unwrap();
+    };
+    confinement("required");
     let faults = [("PGSANDBOX_TEST_FAULTS", "command.confine=fail@1+")];
     let mut stdio = Stdio::start_with(&place.home, &faults, Pipe::inherit());
     let id = create(&mut stdio);
@@ -264,12 +275,10 @@ fn a_command_that_cannot_be_confined_is_not_run_unless_the_operator_lets_it() {
     assert!(refused["errors"][0]["hint"].as_str().unwrap().contains("commands.confinement"));
     assert!(!fs::exists(format!("{}/ran", place.repo)).unwrap());
     assert!(stdio.finish().success());
-    let config = place.home.path().join("config.json");
-    let policies = place.home.path().join("policies.toml");
-    fs::write(&config, json!({"policies": policies, "commands": {"confinement": "available"}}).to_string()).unwrap();
+    confinement("available");
     let mut command =
         place.home.command(&["tool", "run_repo_command", "--format", "json", "--input", &input.to_string()]);
-    command.env_remove("PGSANDBOX_POLICIES").env("PGSANDBOX_CONFIG", &config).envs(faults);
+    command.envs(faults);
     let output = command.output().unwrap();
     let ran: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stderr)));
     assert_eq!((&ran["result"]["exitCode"], &ran["result"]["confined"]), (&json!(0), &json!(false)), "{ran:#}");
