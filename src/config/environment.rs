@@ -293,6 +293,7 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         bin_dirs: common.bin_dirs,
         policies,
         commands: CommandsConfig::default(),
+        key_command: None,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export: None },
         owner: common.owner,
         file: None,

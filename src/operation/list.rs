@@ -78,6 +78,7 @@ pub trait Ready: Send {
 /// Every operation, in the order of the reference page.
 pub static OPERATIONS: [Entry; 24] = [
     Entry::of::<super::create_database::CreateDatabase>(),
+    Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
     Entry::of::<super::run_sql::RunSql>(),
@@ -100,6 +101,9 @@ pub static OPERATIONS: [Entry; 24] = [
     Entry::of::<super::seed_database::SeedDatabase>(),
     Entry::of::<super::validate_schema_change::ValidateSchemaChange>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
+    Entry::of::<super::ensure_postgres::EnsurePostgres>(),
+    Entry::of::<super::list_approvals::ListApprovals>(),
+    Entry::of::<super::approve::Approve>(),
     Entry::of::<super::doctor::Doctor>(),
 ];
 
