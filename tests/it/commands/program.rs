@@ -257,6 +257,30 @@ fn a_repository_is_looked_into_and_what_is_recorded_is_run() {
 }
 
 #[test]
+fn what_a_command_does_to_the_schema_is_told_also_where_it_fails() {
+    let place = Place::new();
+    let program = place.script("script", "psql -qc 'CREATE TABLE made (id int PRIMARY KEY)'; exit 4");
+    let mut stdio = Stdio::start(&place.home);
+    let id = create(&mut stdio);
+    let input = json!({"databaseId": id, "repoPath": place.repo, "command": [program]});
+    let told = stdio.call("explain_policy", &json!({"operation": "validate_schema_change", "arguments": input}));
+    assert_eq!(told["ok"], true, "{told:#}");
+    let validated = stdio.call("validate_schema_change", &input);
+    let result = &validated["result"];
+    assert_eq!((&result["exitCode"], &result["schemaDiff"]["changed"]), (&json!(4), &json!(true)), "{validated:#}");
+    let changes = result["schemaDiff"]["changes"].as_array().unwrap();
+    assert!(
+        changes.iter().any(|change| change["name"] == "public.made" && change["change"] == "added"),
+        "{validated:#}"
+    );
+    let same = place.script("same", "exit 0");
+    let input = json!({"databaseId": id, "repoPath": place.repo, "command": [same]});
+    let validated = stdio.call("validate_schema_change", &input);
+    assert_eq!(validated["result"]["schemaDiff"]["changed"], false, "{validated:#}");
+    assert!(stdio.finish().success());
+}
+
+#[test]
 fn a_command_that_cannot_be_confined_is_not_run_unless_the_operator_lets_it() {
     let place = Place::new();
     let program = place.script("script", "touch ran");
