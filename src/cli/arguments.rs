@@ -121,23 +121,12 @@ fn audit() -> Command {
         )
 }
 
-/// What an argument takes, for what does not fit. It shows no value: that may be a secret in a wrong place.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Wanted(&'static str);
-
-fn lines(text: &str) -> Result<u64, Wanted> {
-    let number = text.parse().ok().filter(|lines| (1..=TAIL_LINES_MAX).contains(lines));
-    number.ok_or(Wanted("a whole number from 1 to 100000"))
-}
-
 fn with_database() -> Command {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
-    let number = |name: &'static str, help: &'static str| {
-        text(name, "N", help).value_parser(clap::value_parser!(i64)).allow_negative_numbers(true)
-    };
+    let number =
+        |name: &'static str, help: &'static str| text(name, "N", help).value_parser(whole).allow_negative_numbers(true);
     let several =
         |name: &'static str, value: &'static str, help: &'static str| text(name, value, help).action(ArgAction::Append);
     Command::new("with-database")
@@ -170,6 +159,20 @@ fn command_words() -> Arg {
         .num_args(1..)
         .value_name("COMMAND")
         .help("The program and its arguments; no shell reads them")
+}
+
+fn whole(text: &str) -> Result<i64, Wanted> {
+    text.parse().map_err(|_| Wanted("a whole number"))
+}
+
+/// What an argument takes, for what does not fit. It shows no value: that may be a secret in a wrong place.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Wanted(&'static str);
+
+fn lines(text: &str) -> Result<u64, Wanted> {
+    let number = text.parse().ok().filter(|lines| (1..=TAIL_LINES_MAX).contains(lines));
+    number.ok_or(Wanted("a whole number from 1 to 100000"))
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {

@@ -400,6 +400,19 @@ def export(play):
     collector.server_close()
 
 
+def commands(play, one):
+    """A repository is looked into, and a command of it is run."""
+    play.touched.add(one)
+    repo = play.ground.home.directory / "repo"
+    repo.mkdir(exist_ok=True)
+    (repo / "package.json").write_text("{}")
+    allowed = POLICIES + '[[policy]]\nsource = "host-command"\nsettings = { allow = [["true"]] }\n'
+    server = play.server(play.ground.config("commands", policies=allowed))
+    play.call(server, "prepare_for_repo", {"repoPath": str(repo), "seedCommand": ["true"]})
+    play.call(server, "seed_database", {"databaseId": one, "repoPath": str(repo)})
+    play.end(server)
+
+
 def first_look(play):
     """The first command on a fresh state directory, which starts nothing."""
     play.command("doctor", "--format", "json", operation="doctor")
@@ -432,6 +445,7 @@ SCENES = {
     "delete-fails": (one, delete_fails, "plan.delete.clear.before=fail", False),
     "external": (one, external, "", False),
     "approvals": (one, approvals, "", False),
+    "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),
     "start-cluster": (stopped, start_cluster, "", False),
     "first-look": (nothing, first_look, "", True),
