@@ -23,7 +23,8 @@ use self::health::{AuditHealth, PoliciesHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::config::{BinDirs, CloneSourceConfig, Config, Environment, ProfileConfig, Source, load};
+use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
     UrlOrigin,
@@ -34,7 +35,7 @@ use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fa
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
 use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UpkeepAudit};
-use crate::secret::{KeyRing, KeySource};
+use crate::secret::{KeyRing, KeySource, PasswordSource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
 use crate::store::ServerSessions;
@@ -194,7 +195,8 @@ impl App {
         let home = config.home.path().to_path_buf();
         // First of all, as they take longest.
         let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
-        let keys = KeyRing::open(KeySource::StateDirectory(home.clone())).await?;
+        let source = config.key_command.clone().map(KeySource::Command);
+        let keys = KeyRing::open(source.unwrap_or_else(|| KeySource::StateDirectory(home.clone()))).await?;
         let mut profiles = Vec::new();
         let mut servers = Vec::new();
         for profile in &config.profiles {
@@ -227,6 +229,7 @@ impl App {
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
             ],
+            commands: Arc::new(commands(&config)),
         });
         Ok(Self { service, core, config, audit, authority, policies, servers })
     }
@@ -307,6 +310,35 @@ impl App {
         }
         outcome
     }
+}
+
+/// Returns what runs commands of repositories: out of reach of everything of this program's own.
+fn commands(config: &Config) -> Commands {
+    let CommandsConfig { confinement, repositories, readable, writable, environment } = config.commands.clone();
+    let mut hidden = vec![config.home.path().to_path_buf(), config.audit.dir.clone()];
+    hidden.extend(config.policies.clone());
+    hidden.extend(config.file.clone());
+    let admin_urls = config.profiles.iter().filter_map(|profile| match &profile.source {
+        Source::External { admin_url, .. } => PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator).ok(),
+        Source::Managed { .. } => None,
+    });
+    hidden.extend(config.sources.iter().filter_map(|source| match &source.password {
+        Some(PasswordSource::File(path)) => Some(path.clone()),
+        Some(PasswordSource::Command(_)) | None => None,
+    }));
+    let urls = admin_urls.chain(config.sources.iter().map(|source| source.url.clone()));
+    let passwords = urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned()));
+    let secrets = passwords.collect();
+    let told = Surroundings::of_process(&environment);
+    let settings = CommandSettings {
+        confinement,
+        further: Further { readable, writable },
+        repositories,
+        hidden,
+        secrets,
+        supervisor: PathBuf::from("/proc/self/exe"),
+    };
+    Commands::new(settings, told)
 }
 
 fn postgres_settings(profile: &ProfileConfig, config: &Config, home: &Path) -> Result<PostgresSettings, StartError> {

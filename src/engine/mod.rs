@@ -13,8 +13,8 @@ use async_trait::async_trait;
 
 use crate::model::fault::Injected;
 use crate::model::{
-    Check, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter, Secret,
-    Timestamp,
+    Check, Code, CredentialAccess, Failure, Progress, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter,
+    Secret, Timestamp,
 };
 
 /// All that an engine needs to make, find and remove one sandbox.
@@ -217,13 +217,29 @@ pub trait Engine: Send + Sync + 'static {
     /// Nothing of it goes on after `within`, on the server either.
     async fn restore_reads(&self, sandbox: &SandboxSpec, within: Duration) -> Result<bool, EngineError>;
 
-    /// Checks the server for `doctor`: looks, and starts nothing.
-    async fn health(&self) -> Vec<Check>;
+    /// Returns the server's major version, or the one that a server of ours would be made of. Looks, and starts nothing.
+    async fn major_ahead(&self) -> Option<u16> {
+        self.known_major()
+    }
+
+    /// Returns majors and full versions of the servers on this machine that one of ours could be made of, newest first.
+    async fn versions_installed(&self) -> Vec<(u16, String)> {
+        Vec::new()
+    }
+
+    /// Installs a server on this machine, of which one of ours can be made, and returns its version. Without a major it is
+    /// the one that the package manager prefers. Nothing is started.
+    async fn install(&self, _major: Option<u16>, _progress: &dyn Progress) -> Result<String, EngineError> {
+        Err(EngineError::Unsupported("the profile's server is not one that this program runs".to_owned()))
+    }
 
     /// Returns what the server says of itself that no other says, however it is reached. Looks, and starts nothing.
     async fn identity(&self) -> Result<Option<String>, EngineError> {
         Ok(None)
     }
+
+    /// Checks the server for `doctor`: looks, and starts nothing.
+    async fn health(&self) -> Vec<Check>;
 
     /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.
     async fn standing(&self) -> Result<Standing, EngineError> {

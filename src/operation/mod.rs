@@ -16,6 +16,7 @@ mod selector;
 mod snapshot_facts;
 mod spec;
 
+mod approve;
 mod cleanup_expired;
 mod clone_database;
 mod create_database;
@@ -25,19 +26,26 @@ mod delete_schema_snapshot;
 mod describe_schema;
 mod diff_schema_snapshot;
 mod doctor;
+mod ensure_postgres;
 mod explain_policy;
 mod explain_query;
 mod extend_database;
 mod get_connection_string;
+mod list_approvals;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
 mod list_schema_snapshots;
+mod prepare_for_repo;
 mod query_plan;
+mod repo_command;
+mod run_repo_command;
 mod run_sql;
 mod schema_diff;
 mod schema_digest;
+mod seed_database;
 mod sql_results;
+mod validate_schema_change;
 mod verify_sandbox;
 
 use std::sync::Arc;
@@ -49,7 +57,8 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
-use crate::model::{Failure, Health, Preview, Progress, Requested};
+use crate::command::Commands;
+use crate::model::{Console, Failure, Health, Preview, Progress, Requested};
 use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
@@ -132,6 +141,8 @@ pub struct Ahead<'a> {
     pub grant: &'a Grant,
     /// Its SQL, as it was read for the decision.
     pub script: Option<&'a Script>,
+    /// Runs commands of repositories; nothing is run with it here.
+    pub commands: &'a Commands,
 }
 
 /// What an operation's body works with.
@@ -152,4 +163,8 @@ pub struct Call {
     pub health: Vec<Arc<dyn Health>>,
     /// How many tools the client is shown.
     pub tool_count: usize,
+    /// Runs commands of repositories.
+    pub commands: Arc<Commands>,
+    /// The terminal of whom a command is run for, if there is one.
+    pub console: Option<Arc<dyn Console>>,
 }

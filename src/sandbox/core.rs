@@ -135,6 +135,10 @@ impl Core {
         Self(Arc::clone(&self.0), Reach::Looks)
     }
 
+    pub(super) fn only_looks(&self) -> bool {
+        self.1 == Reach::Looks
+    }
+
     /// Returns the profiles, in the order in which they are shown.
     pub fn profiles(&self) -> &[Arc<Profile>] {
         &self.0.profiles

@@ -6,6 +6,7 @@
 //! not bear the profile's prefix. What a sandbox is made of is known to its engine only.
 
 mod access;
+mod approvals;
 pub mod bounds;
 mod bytes;
 mod clock;
@@ -13,6 +14,7 @@ mod clones;
 mod core;
 mod create;
 mod decided;
+mod ensure;
 mod find;
 mod list;
 mod pool;
@@ -27,8 +29,10 @@ mod work;
 
 pub use self::core::{Core, Parts};
 pub use access::SessionLease;
+pub use approvals::{Approval, Approved, Asked, Waiting};
 pub use clones::{CloneRequest, Cloned};
 pub use create::Created;
+pub use ensure::{Ensured, ServerStatus, Wanted};
 pub use find::{Resolved, Selector, Target, not_found};
 pub use list::{ListFilter, ListReport, ProfileFailure};
 pub use pool::Reusable;
