@@ -1,7 +1,8 @@
 //! The command line's grammar; operations' commands are made from the list.
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{EnumValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap_complete::Shell;
 use serde_json::{Map, Value, json};
 
 use crate::operation::schema::JsonObject;
@@ -30,6 +31,23 @@ pub(super) fn command() -> Command {
         )
         .subcommand(super::setup::setup_command())
         .subcommand(super::setup::uninstall_command())
+        .subcommand(
+            Command::new("smoke-test")
+                .about("Starts this program as a client does and plays the main job over MCP; says what went as it must"),
+        )
+        .subcommand(
+            Command::new("completions")
+                .about("Prints what makes a shell complete commands and options")
+                .arg(
+                    Arg::new("shell")
+                        .required(true)
+                        .value_parser(EnumValueParser::<Shell>::new().try_map(|shell| match shell {
+                            Shell::Bash | Shell::Zsh | Shell::Fish => Ok(shell),
+                            _ => Err("`bash`, `zsh` and `fish` are known"),
+                        }))
+                        .help("bash, zsh or fish"),
+                ),
+        )
         .subcommand(local())
         .subcommand(
             Command::new("tool")

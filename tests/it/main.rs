@@ -14,6 +14,7 @@ mod audit;
 mod broken_policies;
 mod bytes;
 mod cases;
+mod clients;
 mod config;
 mod crash;
 mod durability;

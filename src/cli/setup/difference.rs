@@ -106,7 +106,11 @@ mod tests {
     fn a_difference_says_what_goes_and_what_comes() {
         check(Some("a\n"), Some("a\n"), "");
         check(None, Some("{\n}\n"), "--- /dev/null\n+++ f\n@@ -0,0 +1,2 @@\n+{\n+}\n");
-        check(Some("1\n2\n3\n4\n5\n6"), Some("1\n2\n3\n4\nx\n5\n6"), "--- f\n+++ f\n@@ -2,5 +2,6 @@\n 2\n 3\n 4\n+x\n 5\n 6\n\\ No newline at end of file\n");
+        check(
+            Some("1\n2\n3\n4\n5\n6"),
+            Some("1\n2\n3\n4\nx\n5\n6"),
+            "--- f\n+++ f\n@@ -2,5 +2,6 @@\n 2\n 3\n 4\n+x\n 5\n 6\n\\ No newline at end of file\n",
+        );
         check(Some("a\n"), None, "--- f\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-a\n");
     }
 
@@ -114,7 +118,10 @@ mod tests {
     fn what_is_not_ours_is_not_shown() {
         let line = r#"{"x": {"env": {"TOKEN": "hunter2", "Q": "a\"hunter2"}, "args": ["ours", "hunter2"]}}"#;
         let seen = unified("f", Some(line), Some(&format!("{line}\n")), &["ours"]);
-        assert!(!seen.contains("hunter2") && seen.contains("\"TOKEN\": \"…\"") && seen.contains("[\"ours\", \"…\"]"), "{seen}");
+        assert!(
+            !seen.contains("hunter2") && seen.contains("\"TOKEN\": \"…\"") && seen.contains("[\"ours\", \"…\"]"),
+            "{seen}"
+        );
         let seen = unified("f", None, Some("token = 'hunter2'\nkey = \"hunter2\nhalf hunter3\"\n"), &[]);
         assert!(!seen.contains("hunter2"), "{seen}");
     }

@@ -60,10 +60,9 @@ fn common(command: Command) -> Command {
                 .help("The clients"),
         )
         .arg(
-            Arg::new("scope")
-                .long("scope")
-                .value_parser(Scope::ALL.map(Scope::as_str))
-                .help("Everything the user does, or the project in this directory; default: user, where the client has it"),
+            Arg::new("scope").long("scope").value_parser(Scope::ALL.map(Scope::as_str)).help(
+                "Everything the user does, or the project in this directory; default: user, where the client has it",
+            ),
         )
         .arg(
             Arg::new("name")
@@ -243,9 +242,7 @@ fn plan<'a>(
     let at = At { servers: client.servers, name: &asked.name, typed: client.typed };
     let text = old.as_deref().unwrap_or_default();
     let changed = match (&old, wanted) {
-        (None, Change::Remove(made)) => {
-            Ok(Changed { text: None, made, was_there: false, others: Vec::new() })
-        }
+        (None, Change::Remove(made)) => Ok(Changed { text: None, made, was_there: false, others: Vec::new() }),
         (_, wanted) => match client.syntax {
             Syntax::Json => json::change(text, false, at, wanted),
             Syntax::JsonWithComments => json::change(text, true, at, wanted),
@@ -306,8 +303,11 @@ fn write(asked: &Asked, planned: &[Planned], puts: bool) -> Result<(), Failure> 
     }
     home.open()?;
     record.write(home.path()).map_err(|error| {
-        Failure::new(Code::InvalidConfiguration, format!("the clients were written, but the record of it was not: {error}"))
-            .hint("`uninstall` will remove the entries all the same")
+        Failure::new(
+            Code::InvalidConfiguration,
+            format!("the clients were written, but the record of it was not: {error}"),
+        )
+        .hint("`uninstall` will remove the entries all the same")
     })
 }
 
@@ -325,7 +325,9 @@ fn notes() -> Vec<String> {
         })
         .collect();
     if let Err(error) = load(&environment) {
-        notes.extend(error.faults.iter().map(|fault| format!("the program would not start as it is set up here: {fault}")));
+        notes.extend(
+            error.faults.iter().map(|fault| format!("the program would not start as it is set up here: {fault}")),
+        );
     }
     notes
 }

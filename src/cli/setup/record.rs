@@ -42,7 +42,8 @@ impl Record {
     /// Notes what was made, `None` for nothing any more.
     pub(super) fn note(&mut self, file: &Path, server: &str, made: Option<Made>) {
         self.lines.retain(|line| line.file != file || line.server != server);
-        let line = |made: Made| Line { file: file.to_owned(), server: server.to_owned(), made: made.as_str().to_owned() };
+        let line =
+            |made: Made| Line { file: file.to_owned(), server: server.to_owned(), made: made.as_str().to_owned() };
         // An entry alone is what is taken back anyway.
         self.lines.extend(made.filter(|made| *made != Made::Entry).map(line));
     }

@@ -55,7 +55,7 @@ fn json_is_changed_where_it_must_be_and_nowhere_else() {
         in_json,
         "// mine\n{\n  /* b */ \"mcpServers\": {\n    // c\n    \"x\": {\"url\": \"u\"} // d\n    // e\n  },\n  \"z\": [ 1,2 ]\n}",
         &format!(
-            "// mine\n{{\n  /* b */ \"mcpServers\": {{\n    // c\n    \"x\": {{\"url\": \"u\"}}, // d\n    // e\n    {ENTRY}\n  }},\n  \"z\": [ 1,2 ]\n}}"
+            "// mine\n{{\n  /* b */ \"mcpServers\": {{\n    // c\n    \"x\": {{\"url\": \"u\"}}, // d\n    {ENTRY}\n    // e\n  }},\n  \"z\": [ 1,2 ]\n}}"
         ),
     );
     // Trailing commas, tabs and a mark of the byte order.
@@ -63,7 +63,7 @@ fn json_is_changed_where_it_must_be_and_nowhere_else() {
     check(
         in_json,
         "\u{feff}{\n\t\"mcpServers\": {\n\t\t\"x\": {},\n\t},\n}\n",
-        &format!("\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{},\n\t}},\n}}\n", tabs.replace("\t\t\t", "\t\t\t")),
+        &format!("\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{},\n\t}},\n}}\n", tabs),
     );
     let crlf = |text: &str| text.replace('\n', "\r\n");
     check(
@@ -86,7 +86,7 @@ fn toml_is_changed_where_it_must_be_and_nowhere_else() {
     check(
         in_toml,
         "mcp_servers = { x = { command = \"y\" } }\r\na = \"\"\"\r\nb\nc\"\"\"\r\n",
-        "mcp_servers = { x = { command = \"y\" }, pgsandbox = { command = \"/opt/pgsandbox\", args = [\"mcp\"], env = { PGSANDBOX_HOME = '/a \"b\"\\c' } } }\r\na = \"\"\"\r\nb\nc\"\"\"\r\n",
+        "mcp_servers = { x = { command = \"y\" } , pgsandbox = { command = \"/opt/pgsandbox\", args = [\"mcp\"], env = { PGSANDBOX_HOME = '/a \"b\"\\c' } } }\r\na = \"\"\"\r\nb\nc\"\"\"\r\n",
     );
 }
 
