@@ -8,6 +8,7 @@
 mod access;
 pub mod bounds;
 mod bytes;
+mod checks;
 mod clock;
 mod core;
 mod create;

@@ -5,6 +5,7 @@
 //! that was paused and lost it. Nothing here touches a sandbox or knows what one is made of.
 
 mod damage;
+mod drift;
 mod error;
 mod facts;
 mod failpoint;
@@ -26,6 +27,7 @@ use self::facts::Presence;
 use crate::model::fault;
 
 pub use damage::Damage;
+pub use drift::{Drift, SHAPE};
 pub use error::StoreError;
 pub use facts::LiveUse;
 pub use failpoint::{FailPoints, Inert, Point};

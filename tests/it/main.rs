@@ -23,6 +23,7 @@ mod escapes;
 mod faults;
 mod first_use;
 mod harness;
+mod health;
 mod hostile;
 mod labelled;
 mod layers;

@@ -10,6 +10,7 @@ mod error;
 mod home;
 mod install;
 mod process;
+mod tools;
 mod user;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ pub use binaries::{BinarySettings, Installation, discover};
 pub use error::ManagedError;
 pub use home::Home;
 pub use install::{InstallError, install};
+pub(super) use tools::dump_tools;
 pub use user::RunAs;
 
 use self::home::{Locked, check_own_dir, make_dir, read_own, write_private};
