@@ -87,6 +87,7 @@ fn mcp() -> Command {
             Arg::new("toolsets")
                 .long("toolsets")
                 .value_delimiter(',')
+                .action(ArgAction::Append)
                 .value_parser(PossibleValuesParser::new(Toolset::ALL.map(Toolset::as_str).into_iter().chain(["all"])))
                 .default_value(Toolset::Core.as_str())
                 .help("Groups of tools to show, separated by commas; `all` is every one"),

@@ -35,6 +35,9 @@ use crate::service::Request;
 /// The longest input read from a file or standard input, in bytes.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
+/// The status of a call that went on to its end although statements failed: as psql ends where one stops a script.
+const STATEMENTS_FAILED: u8 = 3;
+
 /// What the command line asks for.
 pub enum Command {
     /// Serve MCP over standard input and output.
@@ -155,7 +158,17 @@ async fn operation(name: &str, input: Result<Option<JsonObject>, String>, app: &
     };
     let envelope = app.service.call(request(app.principal(Transport::Cli), name, input, Arc::new(Said))).await;
     render::envelope(&envelope, format);
-    if envelope.ok && !found_wanting(&envelope) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match envelope.ok {
+        true if statements_failed(&envelope) => ExitCode::from(STATEMENTS_FAILED),
+        true if !found_wanting(&envelope) => ExitCode::SUCCESS,
+        true | false => ExitCode::FAILURE,
+    }
+}
+
+/// Returns whether a call that went on after statements that failed, as it was told to, had any.
+fn statements_failed(envelope: &Envelope) -> bool {
+    let failures = envelope.result.as_ref().and_then(|result| result.get("statementsFailed"));
+    failures.and_then(Value::as_u64).is_some_and(|failed| failed > 0)
 }
 
 /// Returns whether a call that was carried out, `doctor` for instance, says of what it looked at that it is not in order.
@@ -281,4 +294,31 @@ async fn keys(app: &App, format: Format) -> ExitCode {
 fn complain(failure: &Failure, format: Format) -> ExitCode {
     render::failures(std::slice::from_ref(failure), format);
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_toolsets(line: &[&str], expected: Option<&[Toolset]>) {
+        let arguments: Vec<std::ffi::OsString> = ["pgsandbox"].iter().chain(line).map(Into::into).collect();
+        let shown = parse(&arguments, false).ok().map(|command| match command {
+            Command::Mcp { toolsets, .. } => toolsets,
+            Command::Other(_) => panic!("{line:?} is another command"),
+        });
+        assert_eq!(shown.as_deref(), expected, "{line:?}");
+    }
+
+    #[test]
+    fn clients_are_shown_the_groups_of_tools_they_ask_for() {
+        check_toolsets(&[], Some(&[Toolset::Core]));
+        check_toolsets(&["mcp"], Some(&[Toolset::Core]));
+        check_toolsets(&["mcp", "--toolsets", "schema,core"], Some(&[Toolset::Core, Toolset::Schema]));
+        check_toolsets(
+            &["mcp", "--toolsets", "copies", "--toolsets", "schema"],
+            Some(&[Toolset::Copies, Toolset::Schema]),
+        );
+        check_toolsets(&["mcp", "--toolsets", "all"], Some(&Toolset::ALL));
+        check_toolsets(&["mcp", "--toolsets", "nope"], None);
+    }
 }

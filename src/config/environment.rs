@@ -289,6 +289,8 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         home: common.home,
         profiles,
         default_profile,
+        sources: Vec::new(),
+        bin_dirs: common.bin_dirs,
         policies,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export: None },
         owner: common.owner,

@@ -13,6 +13,7 @@ use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT};
 use super::node::Node;
 use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{ProfileInput, profiles};
+use super::sources::sources;
 use super::{Config, Source, StateDir, seen_from};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::model::{Secret, fault};
@@ -59,15 +60,25 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     };
     let default = root.text("defaultProfile");
     let profiles = profiles(inputs, default, &common.bin_dirs, faults);
+    let sources = root.objects("sources").map(|items| {
+        let known = profiles.as_ref().map(|(profiles, _)| profiles.as_slice());
+        sources(items, known, environment, faults)
+    });
     let policies = root.text("policies").and_then(|found| existing_file(base, &found, faults));
     let audit = audit(&root, &common.home, faults);
     let export = root.object("telemetry").and_then(|telemetry| export(&telemetry, environment, faults));
     let (profiles, default_profile) = profiles?;
-    let warnings = warnings(path, profiles.iter().map(|profile| &profile.source));
+    let sources = sources.unwrap_or_default();
+    let admin_url = profiles.iter().any(|profile| matches!(profile.source, Source::External { .. }));
+    let source_url = root.objects("sources").into_iter().flatten().any(|item| item.has("url"))
+        && sources.iter().any(|source| source.url.credentials.password.is_some());
+    let warnings = warnings(path, admin_url, source_url);
     Some(Config {
         home: common.home,
         profiles,
         default_profile,
+        sources,
+        bin_dirs: common.bin_dirs,
         policies,
         audit,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export },
@@ -222,13 +233,16 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
         .flatten()
 }
 
-/// Says if others can read admin URLs in the file.
-fn warnings<'a>(path: &Path, mut sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
-    let secret = sources.any(|source| matches!(source, Source::External { .. }));
+/// Says if others can read URLs in the file that let somebody in.
+fn warnings(path: &Path, admin_url: bool, source_url: bool) -> Vec<String> {
     let mode = fs::metadata(path).map_or(0, |meta| meta.permissions().mode());
-    if secret && mode & 0o077 != 0 {
-        let text = format!("`{}` holds an admin URL and others may read it; `chmod 600` it", path.display());
-        return vec![text];
+    let what = match (admin_url, source_url) {
+        (true, _) => "an admin URL",
+        (false, true) => "the password of a source",
+        (false, false) => return Vec::new(),
+    };
+    if mode & 0o077 == 0 {
+        return Vec::new();
     }
-    Vec::new()
+    vec![format!("`{}` holds {what} and others may read it; `chmod 600` it", path.display())]
 }

@@ -12,6 +12,7 @@ mod node;
 pub mod policies;
 mod read;
 mod resolve;
+mod sources;
 mod state_dir;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,9 @@ pub use environment::Environment;
 pub use state_dir::{StateDir, StateDirError};
 
 use crate::audit::AuditSettings;
+use crate::engine::postgres::PostgresUrl;
 use crate::model::{Code, Failure, Secret};
+use crate::secret::PasswordSource;
 use crate::telemetry::TelemetrySettings;
 
 /// All that is configured.
@@ -34,6 +37,10 @@ pub struct Config {
     pub profiles: Vec<ProfileConfig>,
     /// The name of one of them.
     pub default_profile: String,
+    /// Databases that may be cloned by name, in the order they were written.
+    pub sources: Vec<CloneSourceConfig>,
+    /// Where client programs of Postgres are looked for first.
+    pub bin_dirs: BinDirs,
     /// The policy TOML; `None` for the bundled policies.
     pub policies: Option<PathBuf>,
     /// The audit log.
@@ -93,6 +100,21 @@ pub enum Source {
         /// The major version it must have.
         postgres_version: Option<u16>,
     },
+}
+
+/// A database that may be cloned by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloneSourceConfig {
+    /// Unique among the sources.
+    pub name: String,
+    /// Where it is, and who reads it.
+    pub url: PostgresUrl,
+    /// Where the password is kept, if the URL has none.
+    pub password: Option<PasswordSource>,
+    /// Whether it is a production database.
+    pub production: bool,
+    /// The profiles into which it may be cloned; `None` for all.
+    pub profiles: Option<Vec<String>>,
 }
 
 /// Directories of server programs, from the environment.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::model::fault::Injected;
-use crate::model::{Check, Code, CredentialAccess, Failure, SandboxId, SandboxNames, Secret, Timestamp};
+use crate::model::{Check, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Secret, Timestamp};
 
 /// All that an engine needs to make, find and remove one sandbox.
 #[derive(Clone, Debug)]
@@ -29,6 +29,21 @@ pub struct SandboxSpec {
     pub expires_at: Timestamp,
     /// Extensions to be installed, in order, all allowed already.
     pub extensions: Vec<String>,
+    /// What it is for.
+    pub kind: SandboxKind,
+    /// What it is filled with while it is made; of no account afterwards.
+    pub contents: Contents,
+}
+
+/// What a new sandbox is filled with.
+///
+/// It is not stored: a creation that was interrupted is taken back, never carried on, and taking back asks only for
+/// the names of the steps.
+#[derive(Clone, Debug, Default)]
+pub enum Contents {
+    /// Nothing but its extensions.
+    #[default]
+    Empty,
 }
 
 /// One step of a plan, as data: what the journal stores is its name.
@@ -117,8 +132,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes the server answer, starting it if it is managed, and says what it is.
     async fn ready(&self) -> Result<ServerInfo, EngineError>;
 
-    /// Returns the steps that make any sandbox: the first of them is written down with its row, before it is known.
-    fn create_steps(&self) -> Vec<Step>;
+    /// Returns the steps that make any sandbox of a kind with such contents: the first of them is written down with its
+    /// row, before it is known.
+    fn create_steps(&self, kind: SandboxKind, contents: &Contents) -> Vec<Step>;
+
+    /// Returns every step that this version may have begun while making a sandbox, whatever its kind and contents: what
+    /// is taken back is found among them by name.
+    fn known_steps(&self) -> Vec<Step>;
 
     /// Returns the steps that remove a sandbox in any state, half-made ones too.
     fn delete_steps(&self) -> DeleteSteps;
@@ -170,6 +190,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;
+
+    /// Returns what the server says of itself that no other says, however it is reached. Looks, and starts nothing.
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        Ok(None)
+    }
 
     /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.
     async fn standing(&self) -> Result<Standing, EngineError> {

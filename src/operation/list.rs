@@ -74,7 +74,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 12] = [
+pub static OPERATIONS: [Entry; 13] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
@@ -85,6 +85,7 @@ pub static OPERATIONS: [Entry; 12] = [
     Entry::of::<super::list_profiles::ListProfiles>(),
     Entry::of::<super::list_extensions::ListExtensions>(),
     Entry::of::<super::verify_sandbox::VerifySandbox>(),
+    Entry::of::<super::explain_query::ExplainQuery>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
     Entry::of::<super::doctor::Doctor>(),
 ];

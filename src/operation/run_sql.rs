@@ -85,16 +85,26 @@ impl RunSql {
         for (statement, index) in script.statements.iter().zip(1..) {
             let copies_in = statement.facts.class == StatementClass::CopyIn;
             if copies_in && statement.copy_data.is_none() && self.stdin.is_none() {
-                barred.insert(index, WireError::CopyDataMissing.into_failure(index));
+                barred.insert(index, self.placed(WireError::CopyDataMissing.into(), statement, index));
             }
             let Some(installs) = &statement.installs else { continue };
             let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
-            if let Err(mut failure) = check_installs(installs, &profile, core).await {
-                failure.detail_mut().statement_index = Some(index);
-                barred.insert(index, failure);
+            if let Err(failure) = check_installs(installs, &profile, core).await {
+                barred.insert(index, self.placed(failure, statement, index));
             }
         }
         Ok(barred)
+    }
+
+    /// Says which statement a failure is of, and on which line.
+    fn placed(&self, mut failure: Failure, statement: &Statement, index: u32) -> Failure {
+        let text = self.sql.get(statement.text.clone()).unwrap_or_default();
+        let detail = failure.detail_mut();
+        detail.statement_index = Some(index);
+        let before = detail.position.map_or(0, |position| position.saturating_sub(1));
+        let breaks = text.chars().take(usize::try_from(before).unwrap_or(usize::MAX)).filter(|c| *c == '\n').count();
+        detail.line = u32::try_from(statement.line + breaks).ok();
+        failure
     }
 
     /// Refuses a call with a barred statement, unless it goes on after statements that fail.
@@ -175,7 +185,7 @@ impl Admissible for RunSql {
 }
 
 /// Returns the limit; says so where it is lower than what was asked for.
-fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
+pub(super) fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
     let limit = limit.as_ref()?;
     if limit.value < asked {
         warnings.push(format!("{what} {}, set by `{}`", limit.value, limit.set_by));
@@ -319,7 +329,7 @@ impl Operation for RunSql {
 /// A call's statements with everything needed to run them.
 struct Work<'a> {
     database: &'a str,
-    text: &'a str,
+    input: &'a RunSql,
     script: &'a Script,
     params: Vec<Param>,
     stdin: Option<&'a str>,
@@ -363,14 +373,13 @@ impl<'a> Work<'a> {
         }
         if input.read_only() {
             let demanded_by = input.demands.read_only_by.as_deref();
-            statements
-                .iter()
-                .zip(1..)
-                .try_for_each(|(statement, index)| check_read_only(statement, index, demanded_by))?;
+            statements.iter().zip(1..).try_for_each(|(statement, index)| {
+                check_read_only(statement, index, demanded_by).map_err(|f| input.placed(f, statement, index))
+            })?;
         }
         Ok(Self {
             database,
-            text: &input.sql,
+            input,
             script,
             params,
             stdin,
@@ -414,7 +423,7 @@ impl<'a> Work<'a> {
                 }
                 Err(error) => {
                     results.add_notices(session.take_notices(), 0, &mut bytes_left);
-                    let mut failure = error.into_failure(index);
+                    let mut failure = self.input.placed(error.into(), statement, index);
                     span::failed(&span, &failure);
                     if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
                         failure.hint = Some(READ_ON.to_owned());
@@ -446,8 +455,8 @@ impl<'a> Work<'a> {
             let ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
             return Err(WireError::Timeout { ms, stopped: true });
         }
-        let inline = statement.copy_data.clone().and_then(|range| self.text.get(range));
-        let text = self.text.get(statement.text.clone()).unwrap_or_default();
+        let inline = statement.copy_data.clone().and_then(|range| self.input.sql.get(range));
+        let text = self.input.sql.get(statement.text.clone()).unwrap_or_default();
         let copies_in = statement.facts.class == StatementClass::CopyIn;
         let copy_in = if copies_in { inline.or(self.stdin).map(str::as_bytes) } else { None };
         // What writes is never stopped half-way, and what a statement calls through views, operators, casts and policies of
@@ -491,7 +500,7 @@ async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> 
 /// Lets only statements through that passed every test for read-only use.
 ///
 /// `demanded_by` is the policy that makes the call read-only, where its caller did not.
-fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
+pub(super) fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
     let facts = &statement.facts;
     if facts.read_only_safe {
         return Ok(());
@@ -519,6 +528,5 @@ fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>)
         "reads, SHOW, EXPLAIN and COPY … TO STDOUT run read-only; leave `readonly` away to write".to_owned()
     });
     failure.policy = demanded_by.map(|policy| (policy.to_owned(), ObligationKind::ReadOnly.as_str().to_owned()));
-    failure.detail_mut().statement_index = Some(index);
     Err(failure)
 }

@@ -16,7 +16,7 @@ use super::pool::SessionPool;
 use super::{Profile, Sandbox, not_found};
 use crate::admission::{Grant, Permit};
 use crate::engine::postgres::SandboxSession;
-use crate::engine::{SandboxSpec, Standing};
+use crate::engine::{Contents, SandboxSpec, Standing};
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
@@ -326,6 +326,8 @@ pub(super) fn bare_spec(sandbox: &Sandbox, owner_password: Secret, readonly_pass
         readonly_password,
         expires_at: sandbox.expires_at,
         extensions: sandbox.extensions.clone(),
+        kind: sandbox.kind,
+        contents: Contents::Empty,
     }
 }
 

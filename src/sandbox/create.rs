@@ -11,9 +11,12 @@ use super::request::CheckedRequest;
 use super::work::{Work, first_stage};
 use super::{Core, CreateRequest, Profile, Sandbox, quota_limits};
 use crate::admission::{Grant, Permit};
-use crate::model::{Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxNames, Secret, fault};
+use crate::engine::Contents;
+use crate::model::{
+    Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxKind, SandboxNames, Secret, fault,
+};
 use crate::secret::random_password;
-use crate::store::{Find, Reservation, ReserveError, Reserved, State};
+use crate::store::{Find, Reservation, ReserveError, Reserved, Source, State};
 
 /// The longest that making a sandbox may take, waiting for disk and catalogue locks included.
 const CREATE_DEADLINE: Duration = Duration::from_secs(120);
@@ -21,6 +24,22 @@ const CREATE_DEADLINE: Duration = Duration::from_secs(120);
 const NAMES_TRIED_MAX: u32 = 3;
 /// How often a replay looks whether the first call has come to its end.
 const REPLAY_POLL: Duration = Duration::from_millis(50);
+
+/// What a new sandbox begins with.
+#[derive(Clone, Debug)]
+pub(super) struct Beginning {
+    /// What it is filled with.
+    pub(super) contents: Contents,
+    /// Where that comes from, for the record.
+    pub(super) origin: Origin,
+    /// The sandbox or template that it is a copy of, for the record.
+    pub(super) source: Option<Source>,
+}
+
+impl Beginning {
+    /// Nothing but its extensions.
+    pub(super) const EMPTY: Self = Self { contents: Contents::Empty, origin: Origin::Empty, source: None };
+}
 
 /// A sandbox that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +73,7 @@ impl Core {
         self.detached(async move {
             grant.course.refusing(core.open(&profile).await)?;
             grant.course.refusing(check_offered(&profile, &request.extensions).await)?;
-            core.create_checked(&profile, &grant, &request, &*progress, &cancel).await
+            core.create_checked(&profile, &grant, &request, &Beginning::EMPTY, &*progress, &cancel).await
         })
         .await
     }
@@ -68,7 +87,7 @@ impl Core {
         let profile = self.profile(&request.profile)?;
         let request = request.check(profile.settings(), grant)?;
         let nothing = Secret::new("");
-        let reservation = self.reservation(&profile, grant, &request, &nothing, &nothing)?;
+        let reservation = self.reservation(&profile, grant, &request, &Beginning::EMPTY, [&nothing, &nothing])?;
         if self.sees_nothing_on(&profile).await? {
             profile.store.rehearse_on_none(&reservation).map_err(Failure::from)?;
             let extensions = if request.extensions.is_empty() { "" } else { ", nor what extensions it has" };
@@ -84,11 +103,13 @@ impl Core {
         Ok(Vec::new())
     }
 
-    async fn create_checked(
+    /// Reserves a sandbox and makes it.
+    pub(super) async fn create_checked(
         &self,
         profile: &Arc<Profile>,
         grant: &Grant,
         request: &CheckedRequest,
+        beginning: &Beginning,
         progress: &dyn Progress,
         cancel: &CancellationToken,
     ) -> Result<Created, Failure> {
@@ -97,13 +118,14 @@ impl Core {
         loop {
             tried += 1;
             let (owner, readonly) = (random_password()?, random_password()?);
-            let reservation = self.reservation(profile, grant, request, &owner, &readonly)?;
+            let reservation = self.reservation(profile, grant, request, beginning, [&owner, &readonly])?;
             // Before the row is there, so that upkeep never takes it for one that nobody works on.
             let _running = self.enter(reservation.plan);
             return match profile.store.reserve(&reservation).await {
                 Ok(Reserved::New(sandbox, held)) => {
                     grant.course.acts();
-                    let spec = bare_spec(&sandbox, owner, readonly);
+                    let mut spec = bare_spec(&sandbox, owner, readonly);
+                    spec.contents = beginning.contents.clone();
                     let work = Work { profile: Arc::clone(profile), held, spec };
                     let sandbox = work.make(progress, cancel, deadline).await?;
                     Ok(Created { sandbox, replayed: false })
@@ -126,20 +148,21 @@ impl Core {
         }
     }
 
-    fn reservation(
+    /// Returns what is written of a new sandbox, with the passwords of its owner and its reader.
+    pub(super) fn reservation(
         &self,
         profile: &Profile,
         grant: &Grant,
         request: &CheckedRequest,
-        owner: &Secret,
-        readonly: &Secret,
+        beginning: &Beginning,
+        [owner, readonly]: [&Secret; 2],
     ) -> Result<Reservation, Failure> {
         let id = SandboxId::fresh();
         let keys = &self.inner().keys;
         Ok(Reservation {
             id,
             plan: PlanId::fresh(),
-            first: first_stage(&profile.engine.create_steps()),
+            first: first_stage(&profile.engine.create_steps(SandboxKind::Sandbox, &beginning.contents)),
             request_id: grant.request_id,
             names: SandboxNames::new(&profile.settings.prefix, request.name_hint.as_deref(), id),
             engine: profile.engine.kind().to_owned(),
@@ -150,7 +173,9 @@ impl Core {
             group_owner: grant.group_owner.clone(),
             labels: request.labels.clone(),
             hint: request.name_hint.clone(),
-            origin: Origin::Empty,
+            origin: beginning.origin,
+            source: beginning.source.clone(),
+            template: None,
             extensions: request.extensions.clone(),
             ttl_minutes: request.ttl_minutes,
             limits: quota_limits(&profile.settings, &grant.obligations),

@@ -80,7 +80,7 @@ mod tests {
     use crate::engine::postgres::{
         PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin,
     };
-    use crate::model::{Origin, RequestId, SandboxId, SandboxNames, Timestamp};
+    use crate::model::{Origin, RequestId, SandboxId, SandboxKind, SandboxNames, Timestamp};
     use crate::sandbox::{Profile, ProfileSettings, Sandbox, State};
     use crate::store::{ByteLimits, ServerSessions};
 
@@ -107,7 +107,10 @@ mod tests {
             group_owner: None,
             labels: Vec::new(),
             hint: None,
+            kind: SandboxKind::Sandbox,
             origin: Origin::Empty,
+            source: None,
+            template_name: None,
             extensions: Vec::new(),
             state: State::Ready,
             failure: None,

@@ -19,6 +19,7 @@ mod pool;
 mod profile;
 mod remove;
 mod request;
+mod twins;
 mod upkeep;
 mod work;
 

@@ -116,7 +116,7 @@ impl Work {
         deadline: Instant,
         acted: &mut Vec<Step>,
     ) -> Result<Sandbox, Broken> {
-        let steps = self.profile.engine.create_steps();
+        let steps = self.profile.engine.create_steps(self.spec.kind, &self.spec.contents);
         let total = u32::try_from(steps.len()).unwrap_or(u32::MAX);
         let mut done = 0;
         for stage in stages(&steps) {
@@ -187,7 +187,7 @@ impl Work {
         // All that was begun, also what an earlier attempt has taken back: a killed program's statement may still run
         // on the server, and take effect after its step was found not to have been done.
         let begun = store.begun(self.held.plan).await?;
-        let known = engine.create_steps();
+        let known = engine.known_steps();
         let begun: Vec<Option<Step>> =
             begun.iter().rev().map(|name| known.iter().find(|step| step.name == name).copied()).collect();
         if begun.contains(&None) {

@@ -13,6 +13,7 @@ use crate::model::fault;
 const MIGRATIONS: &[(&str, &str)] = &[
     ("lifecycle", include_str!("migrations/0001_lifecycle.sql")),
     ("login_turning", include_str!("migrations/0002_login_turning.sql")),
+    ("copies", include_str!("migrations/0003_copies.sql")),
 ];
 
 /// Serialises migrations of servers that start together. Any number that nobody else uses will do.

@@ -34,8 +34,8 @@ pub use failpoint::{FailPoints, Inert, Point};
 pub use logins::{DueLogin, LoginTurn};
 pub use plans::{BeginDelete, Claimed, Whose};
 pub use record::{
-    ByteLimits, Held, Idempotency, Mark, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved,
-    Sandbox, State,
+    ByteLimits, Held, Idempotency, Mark, NewTemplate, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError,
+    Reserved, Sandbox, Source, State,
 };
 pub use sandboxes::{After, Find, ListQuery, SealedPasswords};
 pub use servers::HEARTBEAT_INTERVAL;

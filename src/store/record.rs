@@ -5,7 +5,8 @@ use uuid::Uuid;
 
 use super::StoreError;
 use crate::model::{
-    Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxNames, Scope, Timestamp, counted,
+    Code, Failure, Limit, Origin, PlanId, RequestId, SandboxFacts, SandboxId, SandboxKind, SandboxNames, Scope,
+    Timestamp, counted,
 };
 
 /// A sandbox's state. *Expired* is none: it is a comparison with the server's clock.
@@ -42,6 +43,15 @@ impl State {
     }
 }
 
+/// The sandbox or template that another is a copy of, as it was then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its id.
+    pub id: SandboxId,
+    /// The sandbox's name, or what the template was called.
+    pub name: String,
+}
+
 /// A sandbox, without its passwords.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
@@ -63,8 +73,14 @@ pub struct Sandbox {
     pub labels: Vec<(String, String)>,
     /// What its name was made from.
     pub hint: Option<String>,
+    /// What it is for.
+    pub kind: SandboxKind,
     /// Where its first contents came from.
     pub origin: Origin,
+    /// The sandbox or template that it was copied from; it may be gone.
+    pub source: Option<Source>,
+    /// Of a template: what its owner calls it.
+    pub template_name: Option<String>,
     /// Extensions that were asked for.
     pub extensions: Vec<String>,
     /// Its state.
@@ -292,6 +308,10 @@ pub struct Reservation {
     pub hint: Option<String>,
     /// Where its first contents come from.
     pub origin: Origin,
+    /// The sandbox or template that it will be a copy of.
+    pub source: Option<Source>,
+    /// What makes it a template.
+    pub template: Option<NewTemplate>,
     /// Extensions to install.
     pub extensions: Vec<String>,
     /// Its time to live.
@@ -300,6 +320,21 @@ pub struct Reservation {
     pub limits: QuotaLimits,
     /// The caller's idempotency key.
     pub idempotency: Option<Idempotency>,
+}
+
+/// What is known of a template beside what is known of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTemplate {
+    /// What its owner calls it.
+    pub name: String,
+    /// Who made it, by the caller's word.
+    pub created_by: Option<String>,
+    /// What it is for, by the caller's word.
+    pub notes: Option<String>,
+    /// The server's major version.
+    pub major: u16,
+    /// The extensions in it, with their versions.
+    pub extensions: Vec<(String, String)>,
 }
 
 /// What a reservation came to.
@@ -403,10 +438,10 @@ pub(super) const SANDBOX_COLUMNS: &str = "b.id, b.engine, b.database_name, b.own
      case when pg_catalog.isfinite(b.created_at) then (extract(epoch from b.created_at) * 1000)::bigint end, \
      case when pg_catalog.isfinite(b.expires_at) then (extract(epoch from b.expires_at) * 1000)::bigint end, \
      (extract(epoch from pg_catalog.now()) * 1000)::bigint, b.owner_bytes_max, b.group_bytes_max, b.login_withheld, \
-     b.prefix, b.login_turning";
+     b.prefix, b.login_turning, b.kind, b.source_id, b.source_name, b.template_name";
 
 /// How many they are: what a query reads besides begins here.
-pub(super) const SANDBOX_COLUMNS_COUNT: usize = 23;
+pub(super) const SANDBOX_COLUMNS_COUNT: usize = 27;
 
 /// A condition that holds for a row `b` if [`sandbox`] reads it. Whatever works through many sandboxes asks for it, so
 /// that one row somebody has edited stands in nobody else's way; what has one such row in hand is refused instead.
@@ -452,7 +487,10 @@ fn read(id: SandboxId, profile: &str, row: &Row) -> Result<Sandbox, &'static str
         group_owner: row.try_get(7).map_err(|_| "`group_owner`")?,
         labels: row.try_get(8).ok().and_then(labels).ok_or("`labels`")?,
         hint: row.try_get(9).map_err(|_| "`hint`")?,
+        kind: kind(&text(23, "`kind`")?).ok_or("`kind`")?,
         origin: origin(&text(10, "`origin`")?).ok_or("`origin`")?,
+        source: source(row)?,
+        template_name: row.try_get(26).map_err(|_| "`template_name`")?,
         extensions: row.try_get(11).map_err(|_| "`extensions`")?,
         state: State::parse(&text(12, "`state`")?).ok_or("`state`")?,
         failure: row.try_get(13).map_err(|_| "`failure`")?,
@@ -489,6 +527,16 @@ fn labels(value: serde_json::Value) -> Option<Vec<(String, String)>> {
 /// Returns labels as they are stored.
 pub(super) fn labels_json(labels: &[(String, String)]) -> serde_json::Value {
     labels.iter().map(|(key, value)| (key.clone(), serde_json::Value::String(value.clone()))).collect()
+}
+
+fn kind(text: &str) -> Option<SandboxKind> {
+    [SandboxKind::Sandbox, SandboxKind::Template].into_iter().find(|kind| kind.as_str() == text)
+}
+
+fn source(row: &Row) -> Result<Option<Source>, &'static str> {
+    let id: Option<Uuid> = row.try_get(24).map_err(|_| "`source_id`")?;
+    let name: Option<String> = row.try_get(25).map_err(|_| "`source_name`")?;
+    Ok(id.zip(name).map(|(id, name)| Source { id: id.into(), name }))
 }
 
 fn origin(text: &str) -> Option<Origin> {

@@ -14,7 +14,7 @@ use super::record::{self, SANDBOX_COLUMNS, SOUND};
 use super::{
     ByteLimits, PlanKind, QuotaExceeded, QuotaLimits, Reservation, ReserveError, Reserved, Sandbox, Store, StoreError,
 };
-use crate::model::{Limit, SandboxId, Scope, Timestamp, Usage};
+use crate::model::{Limit, SandboxId, SandboxKind, Scope, Timestamp, Usage};
 
 /// How long an idempotency key stands for its sandbox: longer than any client retries.
 const IDEMPOTENCY_HOURS: i32 = 24;
@@ -286,14 +286,18 @@ impl Store {
     async fn insert(&self, transaction: &Transaction<'_>, new: &Reservation) -> Result<Sandbox, ReserveError> {
         let ttl = i32::try_from(new.ttl_minutes).unwrap_or(i32::MAX);
         let [owner_bytes_max, group_bytes_max] = ByteLimits::new(&new.limits.bytes).stored();
+        let source_id = new.source.as_ref().map(|source| Uuid::from(source.id));
+        let source_name = new.source.as_ref().map(|source| source.name.as_str());
+        let template_name = new.template.as_ref().map(|template| template.name.as_str());
+        let kind = if new.template.is_some() { SandboxKind::Template } else { SandboxKind::Sandbox };
         let sql = format!(
             "with b as (insert into pgsandbox.sandboxes
                 (id, prefix, engine, database_name, owner_role, readonly_role, owner_sealed, readonly_sealed,
                  owner, subject, group_owner, labels, hint, origin, extensions, state, created_at, expires_at,
-                 owner_bytes_max, group_bytes_max)
+                 owner_bytes_max, group_bytes_max, kind, source_id, source_name, template_name)
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 'creating',
                      date_trunc('milliseconds', clock_timestamp()),
-                     date_trunc('milliseconds', clock_timestamp()) + make_interval(mins => $16), $17, $18)
+                     date_trunc('milliseconds', clock_timestamp()) + make_interval(mins => $16), $17, $18, $19, $20, $21, $22)
              returning *) select {SANDBOX_COLUMNS} from b"
         );
         let inserted = transaction
@@ -318,6 +322,10 @@ impl Store {
                     (&ttl, Type::INT4),
                     (&owner_bytes_max, Type::INT8),
                     (&group_bytes_max, Type::INT8),
+                    (&kind.as_str(), Type::TEXT),
+                    (&source_id, Type::UUID),
+                    (&source_name, Type::TEXT),
+                    (&template_name, Type::TEXT),
                 ],
             )
             .await;

@@ -6,8 +6,10 @@ use std::time::Duration;
 use pgsandbox::engine::postgres::{
     PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource, UrlOrigin,
 };
-use pgsandbox::engine::{Engine, EngineError, SandboxSpec};
-use pgsandbox::model::{CheckStatus, Code, CredentialAccess, Failure, SandboxId, SandboxNames, Secret, Timestamp};
+use pgsandbox::engine::{Contents, Engine, EngineError, SandboxSpec};
+use pgsandbox::model::{
+    CheckStatus, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Secret, Timestamp,
+};
 use tokio_postgres::Client;
 
 use crate::harness::{self, Cluster, clusters, own_cluster};
@@ -53,6 +55,8 @@ fn spec(hint: &str) -> SandboxSpec {
         readonly_password: Secret::new(format!("reader:{id}")),
         expires_at: Timestamp::now().plus(Duration::from_secs(3600)),
         extensions: Vec::new(),
+        kind: SandboxKind::Sandbox,
+        contents: Contents::Empty,
     }
 }
 
@@ -62,7 +66,7 @@ impl Bench {
     }
 
     async fn create(&self, spec: &SandboxSpec) {
-        for step in self.engine.create_steps() {
+        for step in self.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty) {
             self.engine.run(step, spec).await.unwrap_or_else(|e| panic!("{}: {}: {e:?}", self.name(), step.name));
         }
     }
@@ -152,7 +156,7 @@ async fn every_step_and_every_undo_may_find_its_work_done() {
     for bench in benches() {
         let mut spec = spec("twice");
         spec.extensions = vec!["citext".to_owned()];
-        let steps = bench.engine.create_steps();
+        let steps = bench.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty);
         // before anything is there
         for step in steps.iter().rev() {
             bench.engine.undo(*step, &spec).await.unwrap();
@@ -187,7 +191,7 @@ async fn every_step_and_every_undo_may_find_its_work_done() {
 #[tokio::test]
 async fn a_plan_that_stops_after_any_step_can_be_taken_back_and_deleted() {
     for bench in benches() {
-        let steps = bench.engine.create_steps();
+        let steps = bench.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty);
         for done in 0..=steps.len() {
             for taken_back in [true, false] {
                 let spec = spec("partial");
@@ -211,7 +215,7 @@ async fn a_plan_that_stops_after_any_step_can_be_taken_back_and_deleted() {
 async fn nobody_can_enter_a_database_before_it_is_opened() {
     for bench in benches() {
         let spec = spec("closed");
-        let steps = bench.engine.create_steps();
+        let steps = bench.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty);
         let open = steps.iter().position(|s| s.name == "open-database").unwrap();
         for step in &steps[..open] {
             bench.engine.run(*step, &spec).await.unwrap();
@@ -406,7 +410,7 @@ async fn names_that_are_not_a_sandboxs_own_are_never_touched() {
         for step in delete.foreground.iter().chain(&delete.background) {
             assert!(matches!(bench.engine.run(*step, &spec).await, Err(EngineError::Unsupported(_))), "{}", step.name);
         }
-        for step in bench.engine.create_steps() {
+        for step in bench.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty) {
             assert!(matches!(bench.engine.undo(step, &spec).await, Err(EngineError::Unsupported(_))), "{}", step.name);
         }
     }
@@ -418,7 +422,7 @@ async fn a_database_of_another_owner_is_not_taken_over_or_dropped() {
         let spec = spec("taken");
         let admin = bench.cluster.superuser("postgres").await;
         admin.batch_execute(&format!("CREATE DATABASE {}", spec.names.database)).await.unwrap();
-        let steps = bench.engine.create_steps();
+        let steps = bench.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty);
         bench.engine.run(steps[0], &spec).await.unwrap();
         assert!(matches!(bench.engine.run(steps[1], &spec).await, Err(EngineError::Refused { .. })));
         assert!(matches!(bench.engine.undo(steps[1], &spec).await, Err(EngineError::Refused { .. })));
@@ -466,7 +470,7 @@ async fn an_untrusted_extension_needs_a_superuser_and_a_dangerous_one_is_never_m
             let mut spec = spec("refused");
             spec.extensions = vec![name.to_owned()];
             let mut outcome = Ok(());
-            for step in bench.engine.create_steps() {
+            for step in bench.engine.create_steps(SandboxKind::Sandbox, &Contents::Empty) {
                 outcome = outcome.and(bench.engine.run(step, &spec).await);
             }
             let refused = matches!(&outcome, Err(EngineError::Known(f)) if f.code == Code::ExtensionNotAllowed);

@@ -105,7 +105,7 @@ fn of_steps() -> Vec<String> {
     let settings = PostgresSettings::new("local", "pgsandbox", ServerSource::External(url));
     let engine = PostgresEngine::new(PostgresServer::new(settings));
     let delete = engine.delete_steps();
-    let create = engine.create_steps();
+    let create = engine.known_steps();
     let plans = [
         ("create", create.clone()),
         ("undo", create),

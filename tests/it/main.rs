@@ -42,5 +42,6 @@ mod scenarios;
 mod sql;
 mod states;
 mod surface;
+mod told;
 mod toy_engine;
 mod wire;

@@ -13,9 +13,9 @@ use async_trait::async_trait;
 use pgsandbox::admission::{Permit, SystemAuthority, SystemReason};
 use pgsandbox::engine::postgres::SandboxSession;
 use pgsandbox::engine::{
-    ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Step,
+    ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Step,
 };
-use pgsandbox::model::{Check, Code, CredentialAccess, Failure, RequestId, Silent, Timestamp};
+use pgsandbox::model::{Check, Code, CredentialAccess, Failure, RequestId, SandboxKind, Silent, Timestamp};
 use pgsandbox::sandbox::{Core, CreateRequest, Created, Parts, Profile, ProfileSettings, Sandbox, UpkeepAudit};
 use pgsandbox::secret::{KeyRing, KeySource};
 use pgsandbox::store::{DirectSessions, FailPoints, Inert, Point, Store};
@@ -105,7 +105,13 @@ impl Engine for Toy {
         Ok(ServerInfo { major: 7, version: "7.1 toy".to_owned(), superuser: true })
     }
 
-    fn create_steps(&self) -> Vec<Step> {
+    fn create_steps(&self, _kind: SandboxKind, contents: &Contents) -> Vec<Step> {
+        match contents {
+            Contents::Empty => vec![ROLES, DATABASE, FURNISH, OPEN],
+        }
+    }
+
+    fn known_steps(&self) -> Vec<Step> {
         vec![ROLES, DATABASE, FURNISH, OPEN]
     }
 

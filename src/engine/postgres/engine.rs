@@ -10,9 +10,10 @@ use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{Host, SandboxSession, access, extensions, health, names, verify};
 use crate::engine::{
-    ConnectionInfo, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo, Standing, Step,
+    ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
+    Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, SandboxKind, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -57,8 +58,12 @@ impl Engine for PostgresEngine {
         self.server.info().await
     }
 
-    fn create_steps(&self) -> Vec<Step> {
-        steps::create_steps()
+    fn create_steps(&self, kind: SandboxKind, contents: &Contents) -> Vec<Step> {
+        steps::create_steps(kind, contents)
+    }
+
+    fn known_steps(&self) -> Vec<Step> {
+        steps::known_steps()
     }
 
     fn delete_steps(&self) -> DeleteSteps {
@@ -172,6 +177,16 @@ impl Engine for PostgresEngine {
     async fn standing(&self) -> Result<Standing, EngineError> {
         let Some(cluster) = self.server.managed() else { return Ok(Standing::Runs) };
         cluster.standing().await.map_err(|error| EngineError::Known(Box::new(error.into())))
+    }
+
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        let session = self.server.admin_session().await?;
+        // A server made as a copy of another has its identifier, and was started at another time.
+        let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text \
+                   || ' ' || pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())::text";
+        let failed = refused("say which server it is", &self.server.settings().profile);
+        let row = session.query_one(sql, &[]).await.map_err(failed)?;
+        Ok(row.get(0))
     }
 
     async fn health(&self) -> Vec<Check> {

@@ -20,7 +20,8 @@ pub(super) fn check(prefix: &str, spec: &SandboxSpec) -> Result<(), EngineError>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{SandboxId, SandboxNames, Secret, Timestamp};
+    use crate::engine::Contents;
+    use crate::model::{SandboxId, SandboxKind, SandboxNames, Secret, Timestamp};
 
     fn spec(edit: impl FnOnce(&mut SandboxNames)) -> SandboxSpec {
         let id = SandboxId::fresh();
@@ -33,6 +34,8 @@ mod tests {
             readonly_password: Secret::new("b"),
             expires_at: Timestamp::from_unix_ms(0),
             extensions: Vec::new(),
+            kind: SandboxKind::Sandbox,
+            contents: Contents::Empty,
         }
     }
 

@@ -11,8 +11,8 @@ use pgsandbox::engine::postgres::{
     BinarySettings, ManagedCluster, ManagedError, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings,
     ServerSource,
 };
-use pgsandbox::engine::{Engine, EngineError};
-use pgsandbox::model::{CheckStatus, Code, CredentialAccess};
+use pgsandbox::engine::{Contents, Engine, EngineError};
+use pgsandbox::model::{CheckStatus, Code, CredentialAccess, SandboxKind};
 
 use super::{PREFIX, spec};
 use crate::harness;
@@ -123,7 +123,7 @@ async fn a_managed_engine_starts_its_server_on_demand_and_every_check_passes() {
     assert!(info.superuser);
     let (spec, other) = (spec("managed"), spec("neighbour"));
     for spec in [&spec, &other] {
-        for step in engine.create_steps() {
+        for step in engine.create_steps(SandboxKind::Sandbox, &Contents::Empty) {
             engine.run(step, spec).await.unwrap();
         }
     }
@@ -157,7 +157,7 @@ async fn nothing_of_a_statement_or_a_password_is_in_the_servers_log() {
     let place = place();
     let engine = place.engine();
     let spec = spec("secrets");
-    for step in engine.create_steps() {
+    for step in engine.create_steps(SandboxKind::Sandbox, &Contents::Empty) {
         engine.run(step, &spec).await.unwrap();
     }
     let connection = engine.connection(&spec, CredentialAccess::Owner);

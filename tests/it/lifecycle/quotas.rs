@@ -66,6 +66,8 @@ async fn reserve(
         labels: Vec::new(),
         hint: None,
         origin: Origin::Empty,
+        source: None,
+        template: None,
         extensions: Vec::new(),
         ttl_minutes: 60,
         limits: limits.clone(),

@@ -17,8 +17,8 @@ use super::admin::{ident, literal, refused};
 use super::names;
 use super::scram;
 use super::server::PostgresServer;
-use crate::engine::{DeleteSteps, EngineError, SandboxSpec, ServerInfo, Step};
-use crate::model::{Secret, Timestamp};
+use crate::engine::{Contents, DeleteSteps, EngineError, SandboxSpec, ServerInfo, Step};
+use crate::model::{SandboxKind, Secret, Timestamp};
 
 const CREATE_ROLES: Step = Step::new("create-roles", "creating the roles");
 const CREATE_DATABASE: Step = Step::new("create-database", "creating the database");
@@ -31,8 +31,15 @@ const DROP_DATABASE: Step = Step::new("drop-database", "dropping the database");
 const DROP_OWNED: Step = Step::new("drop-owned", "removing what the roles own elsewhere");
 const DROP_ROLES: Step = Step::new("drop-roles", "dropping the roles");
 
-/// Returns the steps that make a sandbox.
-pub(super) fn create_steps() -> Vec<Step> {
+/// Returns the steps that make a sandbox of a kind with such contents.
+pub(super) fn create_steps(_kind: SandboxKind, contents: &Contents) -> Vec<Step> {
+    match contents {
+        Contents::Empty => vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER],
+    }
+}
+
+/// Returns all steps that make any sandbox.
+pub(super) fn known_steps() -> Vec<Step> {
     vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER]
 }
 
@@ -229,7 +236,7 @@ mod tests {
     fn every_step_has_a_name_of_its_own() {
         let delete = delete_steps();
         let mut names: Vec<_> =
-            create_steps().iter().chain(&delete.foreground).chain(&delete.background).map(|s| s.name).collect();
+            known_steps().iter().chain(&delete.foreground).chain(&delete.background).map(|s| s.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
