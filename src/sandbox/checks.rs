@@ -14,7 +14,9 @@ pub(super) async fn drift(profile: &Profile) -> Check {
     let name = "metadata.shape";
     match profile.store.drift().await {
         Err(error) => super::upkeep::failed(name, error.into()),
-        Ok(drift) if drift == Drift::default() => check(name, CheckStatus::Ok, "as this program's migrations make it", None),
+        Ok(drift) if drift == Drift::default() => {
+            check(name, CheckStatus::Ok, "as this program's migrations make it", None)
+        }
         Ok(Drift { strange, missing }) => {
             let missing = missing.iter().map(|line| format!("missing: {line}"));
             let found: Vec<String> = missing.chain(strange.iter().map(|line| format!("not ours: {line}"))).collect();
@@ -31,7 +33,7 @@ pub(super) async fn drift(profile: &Profile) -> Check {
 /// Checks that what is past its time is being removed.
 pub(super) async fn expired(profile: &Profile) -> Check {
     let name = "sandboxes.expired";
-    match profile.store.expired().await {
+    match profile.store.overdue().await {
         Err(error) => super::upkeep::failed(name, error.into()),
         Ok((count, seconds)) => {
             let detail = match count {

@@ -65,8 +65,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails if the metadata cannot be read.
-    pub async fn expired(&self) -> Result<(i64, i64), StoreError> {
-        let session = self.session("expired").await?;
+    pub async fn overdue(&self) -> Result<(i64, i64), StoreError> {
+        let session = self.session("overdue").await?;
         let sql = "select count(*), coalesce(extract(epoch from pg_catalog.now() - min(expires_at)), 0)::bigint
                    from pgsandbox.sandboxes
                    where prefix = $1 and state = 'ready' and expires_at <= pg_catalog.now()";

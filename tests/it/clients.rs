@@ -116,7 +116,7 @@ fn a_file_that_cannot_be_read_is_named_with_the_place_and_none_is_written() {
     desk.write(".config/Code/User/mcp.json", "{}");
     let before = desk.all();
     let why = desk.refused(&["setup", "vscode", "cursor", "codex"]);
-    assert!(why.contains("mcp.json`: line 2, column 24:") && why.contains("config.toml`: line 2, column 5:"), "{why}");
+    assert!(why.contains("mcp.json`: line 2, column 23:") && why.contains("config.toml`: line 2, column 5:"), "{why}");
     assert!(!why.contains("hunter2"), "{why}");
     assert_eq!(desk.all(), before);
     fs::write(desk.file(".cursor/mcp.json"), b"{\n \"\xff\": 1}").unwrap();

@@ -103,9 +103,11 @@ async fn what_is_on_one_side_only_is_named() {
     let name = made["result"]["databaseName"].as_str().unwrap().to_owned();
     assert_eq!(check(&home, "sandboxes.consistent").0, "ok");
     let admin = cluster.superuser("postgres").await;
-    for sql in
-        ["CREATE DATABASE lone_stray_0123456789", "CREATE ROLE lone_nobody_role", &format!("DROP DATABASE {name} WITH (FORCE)")]
-    {
+    for sql in [
+        "CREATE DATABASE lone_stray_0123456789",
+        "CREATE ROLE lone_nobody_role",
+        &format!("DROP DATABASE {name} WITH (FORCE)"),
+    ] {
         admin.batch_execute(sql).await.unwrap();
     }
     let (status, detail, _) = check(&home, "sandboxes.consistent");
@@ -117,7 +119,13 @@ async fn what_is_on_one_side_only_is_named() {
     let (status, detail, _) = check(&home, "postgres.public-connect");
     assert!(status == "warn" && detail.contains("`postgres`"), "{detail}");
     // Looking changed nothing.
-    assert!(admin.query_opt("SELECT FROM pg_database WHERE datname = 'lone_stray_0123456789'", &[]).await.unwrap().is_some());
+    assert!(
+        admin
+            .query_opt("SELECT FROM pg_database WHERE datname = 'lone_stray_0123456789'", &[])
+            .await
+            .unwrap()
+            .is_some()
+    );
 }
 
 #[test]
@@ -139,7 +147,10 @@ fn programs_that_are_too_old_to_dump_a_server_are_told() {
     assert!(!detail.contains("99.1"), "of two versions: {detail}");
     program("pg_restore", "99.1");
     let (status, detail, _) = check(&home, "postgres.tools");
-    assert!(status == "ok" && detail.starts_with(&format!("pg_dump and pg_restore 99.1 in `{}`", dir.display())), "{detail}");
+    assert!(
+        status == "ok" && detail.starts_with(&format!("pg_dump and pg_restore 99.1 in `{}`", dir.display())),
+        "{detail}"
+    );
     for cluster in harness::clusters().iter().filter(|of| of.major > cluster.major) {
         let home = self::home(&cluster.superuser_url(), "tools");
         let (status, _, remedy) = check(&home, "postgres.tools");

@@ -59,11 +59,11 @@ fn json_is_changed_where_it_must_be_and_nowhere_else() {
         ),
     );
     // Trailing commas, tabs and a mark of the byte order.
-    let tabs = ENTRY.replace("  ", "\t");
+    let tabs = ENTRY.replace("  ", "\t").replace("\\c\"\n\t\t\t}\n", "\\c\",\n\t\t\t},\n");
     check(
         in_json,
         "\u{feff}{\n\t\"mcpServers\": {\n\t\t\"x\": {},\n\t},\n}\n",
-        &format!("\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{},\n\t}},\n}}\n", tabs),
+        &format!("\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{tabs},\n\t}},\n}}\n"),
     );
     let crlf = |text: &str| text.replace('\n', "\r\n");
     check(

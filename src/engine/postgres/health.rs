@@ -88,7 +88,9 @@ async fn tools(server: &Arc<PostgresServer>, major: u16) -> Check {
         true => "neither pg_dump nor pg_restore is installed".to_owned(),
         false => format!("pg_dump and pg_restore {}", versions.join(", ")),
     };
-    let remedy = format!("install the client programs of PostgreSQL {major} or newer, `postgresql-client-{major}` for instance; without them nothing can be dumped or restored");
+    let remedy = format!(
+        "install the client programs of PostgreSQL {major} or newer, `postgresql-client-{major}` for instance; without them nothing can be dumped or restored"
+    );
     warn_unless("postgres.tools", are_new, &detail, &remedy)
 }
 
