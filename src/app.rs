@@ -204,6 +204,7 @@ impl App {
         }
         let default_profile = config.default_profile.clone();
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
+        core.keep_schemas_in(home.join("schemas"));
         let audit = Audit::deferred(config.audit.clone());
         match audit.recover() {
             Ok(recovery) => recovery

@@ -68,7 +68,7 @@ pub(super) fn command() -> Command {
                 .subcommand_required(true)
                 .subcommand(Command::new("rotate").about("Makes a new key and seals every stored password with it")),
         )
-        .subcommands(OPERATIONS.iter().map(operation))
+        .subcommands(OPERATIONS.iter().filter(|entry| entry.is_tool()).map(operation))
         .subcommand(
             // The name of the command in the contract; the operation's own name works, too.
             operation_as("cleanup", find("cleanup_expired")),

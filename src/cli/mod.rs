@@ -27,7 +27,7 @@ pub use self::refused::{misread, refused};
 pub use self::render::Format;
 use self::render::{line, say};
 use crate::app::App;
-use crate::model::{Code, Failure, Principal, Progress, Transport, counted};
+use crate::model::{Code, Failure, NoTasks, Principal, Progress, Transport, counted};
 use crate::operation::schema::JsonObject;
 use crate::operation::{Envelope, Toolset, find};
 use crate::service::Request;
@@ -189,7 +189,7 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
         }
         on_signal.cancel();
     });
-    Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, traceparent: None }
+    Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, tasks: Arc::new(NoTasks), traceparent: None }
 }
 
 /// Progress, on standard error.
@@ -304,7 +304,7 @@ mod tests {
         let arguments: Vec<std::ffi::OsString> = ["pgsandbox"].iter().chain(line).map(Into::into).collect();
         let shown = parse(&arguments, false).ok().map(|command| match command {
             Command::Mcp { toolsets, .. } => toolsets,
-            Command::Other(_) => panic!("{line:?} is another command"),
+            Command::Apart(_) | Command::Other(_) => panic!("{line:?} is another command"),
         });
         assert_eq!(shown.as_deref(), expected, "{line:?}");
     }

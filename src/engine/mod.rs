@@ -12,7 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::model::fault::Injected;
-use crate::model::{Check, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Secret, Timestamp};
+use crate::model::{
+    Check, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter, Secret,
+    Timestamp,
+};
 
 /// All that an engine needs to make, find and remove one sandbox.
 #[derive(Clone, Debug)]
@@ -173,6 +176,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Returns (name, version) of the extensions installed in a sandbox.
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError>;
+
+    /// Returns the schema of a sandbox, or a part of it, without the sandbox's own names.
+    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+        let (_, _) = (sandbox, filter);
+        Err(EngineError::Unsupported(format!("sandboxes of engine `{}` have no schema to be read", self.kind())))
+    }
 
     /// Returns how the sandbox is reached from this machine.
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo;

@@ -277,7 +277,9 @@ impl Operation for ExplainQuery {
             return Err(cancelled());
         };
         let set = outcome.map_err(|error| {
-            let failure = moved(error.into_failure(1), if input.analyzes() { ANALYZE } else { PLAIN });
+            let mut failure = Failure::from(error);
+            failure.detail_mut().statement_index = Some(1);
+            let failure = moved(failure, if input.analyzes() { ANALYZE } else { PLAIN });
             span::failed(&here, &failure);
             failure
         })?;

@@ -5,26 +5,48 @@
 //! [`Permit`](crate::admission::Permit) for its own input; nothing here decides.
 
 pub mod arguments;
+mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
+pub mod page;
+pub mod prompt;
+mod resources;
 pub mod schema;
+mod schema_entries;
+mod schema_part;
 mod selector;
+mod snapshot_facts;
 mod spec;
 
+mod cancel_task;
 mod cleanup_expired;
+mod complete;
 mod create_database;
+mod create_schema_snapshot;
 mod delete_database;
+mod delete_schema_snapshot;
+mod describe_schema;
+mod diff_schema_snapshot;
 mod doctor;
 mod explain_policy;
 mod explain_query;
 mod extend_database;
 mod get_connection_string;
+mod get_prompt;
+mod get_task;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
+mod list_prompts;
+mod list_resource_templates;
+mod list_resources;
+mod list_schema_snapshots;
 mod query_plan;
+mod read_resource;
 mod run_sql;
+mod schema_diff;
+mod schema_digest;
 mod sql_results;
 mod verify_sandbox;
 
@@ -37,12 +59,12 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
-use crate::model::{Failure, Health, Preview, Progress, Requested};
+use crate::model::{Failure, Health, Preview, Progress, Requested, Tasks};
 use crate::sandbox::{Core, Selector};
 use crate::sql::Script;
 
 pub use envelope::{Done, Envelope};
-pub use list::{Entry, OPERATIONS, Passed, Prepared, Ready, find};
+pub use list::{Entry, OPERATIONS, Offered, Passed, Prepared, Ready, find, find_for};
 pub use spec::{Spec, Toolset};
 
 /// One thing that can be asked. The implementing type is its input.
@@ -138,4 +160,6 @@ pub struct Call {
     pub health: Vec<Arc<dyn Health>>,
     /// How many tools the client is shown.
     pub tool_count: usize,
+    /// The calls of this connection that go on after they were answered with a handle.
+    pub tasks: Arc<dyn Tasks>,
 }

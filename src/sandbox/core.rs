@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -68,6 +69,8 @@ pub(super) struct Inner {
     stopped: CancellationToken,
     /// Told when a profile is opened: there may be something to recover.
     pub(super) opened: Notify,
+    /// Where schemas are kept.
+    pub(super) schemas: OnceLock<PathBuf>,
 }
 
 /// Marks a plan as ours for as long as it is kept.
@@ -118,6 +121,7 @@ impl Core {
             stopping: CancellationToken::new(),
             stopped: CancellationToken::new(),
             opened: Notify::new(),
+            schemas: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner), Reach::Starts))
     }

@@ -19,6 +19,7 @@ mod pool;
 mod profile;
 mod remove;
 mod request;
+pub mod schema;
 mod twins;
 mod upkeep;
 mod work;

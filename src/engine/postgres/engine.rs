@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{Host, SandboxSession, access, extensions, health, names, verify};
+use super::{Host, SandboxSession, access, catalog, extensions, health, names, verify};
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
     Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, SandboxKind, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -136,6 +136,11 @@ impl Engine for PostgresEngine {
             .await
             .map_err(refused("list the sandbox's extensions", &self.server.settings().profile))?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        catalog::read(&self.server, sandbox, filter).await
     }
 
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo {

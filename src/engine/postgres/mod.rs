@@ -2,6 +2,7 @@
 
 mod access;
 mod admin;
+mod catalog;
 mod endpoint;
 mod engine;
 mod extensions;
