@@ -22,8 +22,8 @@ use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
 use crate::model::{
-    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Tasks, Timestamp, TraceIds,
-    Transport, fault,
+    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Tasks, Timestamp, TraceIds, Transport,
+    fault,
 };
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};

@@ -189,7 +189,16 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
         }
         on_signal.cancel();
     });
-    Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, tasks: Arc::new(NoTasks), traceparent: None }
+    Request {
+        method: "cli",
+        principal,
+        operation: operation.to_owned(),
+        input,
+        progress,
+        cancel,
+        tasks: Arc::new(NoTasks),
+        traceparent: None,
+    }
 }
 
 /// Progress, on standard error.

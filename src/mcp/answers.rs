@@ -35,10 +35,14 @@ pub(super) fn error(envelope: &Envelope, missing: ErrorCode) -> ErrorData {
 pub(super) fn params_of(method: &str) -> Option<&'static str> {
     Some(match method {
         "tools/call" => "`params` takes `name`, a string, and `arguments`, an object",
-        "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => "`params` takes `cursor`, a string",
+        "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
+            "`params` takes `cursor`, a string"
+        }
         "prompts/get" => "`params` takes `name`, a string, and `arguments`, an object of strings",
         "resources/read" => "`params` takes `uri`, a string",
-        "completion/complete" => "`params` takes `ref`, a prompt or a resource template, and `argument` with `name` and `value`",
+        "completion/complete" => {
+            "`params` takes `ref`, a prompt or a resource template, and `argument` with `name` and `value`"
+        }
         "tasks/get" | "tasks/cancel" => "`params` takes `taskId`, a string",
         _ => return None,
     })

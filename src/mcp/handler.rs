@@ -23,8 +23,8 @@ use super::progress::PeerProgress;
 use super::tasks::Board;
 use super::tools::tools;
 use crate::model::{self, Principal, Progress, Silent, Timestamp, fault};
-use crate::operation::schema::JsonObject;
 use crate::operation::page::{self, PAGE_MAX};
+use crate::operation::schema::JsonObject;
 use crate::operation::{Envelope, Toolset, find_for};
 use crate::service::{Request, Service};
 
@@ -125,7 +125,7 @@ impl Handler {
         let (service, rows_in) = (self.service.clone(), self.rows_in);
         let request = Request { cancel: cancel.clone(), ..request };
         let mut work = tokio::spawn(async move { service.call(request).await });
-        let done = |done: Result<Envelope, _>| {
+        let done = move |done: Result<Envelope, _>| {
             let envelope = done.map_err(|_| ErrorData::internal_error("the call broke off", None))?;
             Ok(render(&envelope, structured, rows_in))
         };
@@ -172,9 +172,7 @@ impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
         let implementation =
             Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")).with_title("PostgreSQL sandboxes");
-        ServerConfig::new(capabilities())
-            .with_server_info(implementation)
-            .with_instructions(INSTRUCTIONS)
+        ServerConfig::new(capabilities()).with_server_info(implementation).with_instructions(INSTRUCTIONS)
     }
 
     async fn list_tools(

@@ -54,7 +54,10 @@ impl Complete {
                 of_variable().filter(|_| template.contains(&format!("{{{}}}", self.argument)))
             }
             (Some(_), Some(_)) | (None, None) => {
-                return Err(Failure::new(Code::InvalidArguments, "either a prompt or a resource template is completed"));
+                return Err(Failure::new(
+                    Code::InvalidArguments,
+                    "either a prompt or a resource template is completed",
+                ));
             }
         };
         names.ok_or_else(|| Failure::new(Code::InvalidArguments, "there is no such argument to complete"))
@@ -102,11 +105,32 @@ impl Operation for Complete {
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Completed>, Failure> {
         let input = permit.input();
-        let mut values = input.words(input.names()?, call, permit.grant()).await?;
-        values.retain(|word| word.starts_with(&input.value));
+        let words = input.words(input.names()?, call, permit.grant()).await?;
+        let completed = Completed::of(words, &input.value);
+        Ok(Done::new(counted(completed.values.len(), "word", "words"), completed))
+    }
+}
+
+impl Completed {
+    fn of(mut values: Vec<String>, begin: &str) -> Self {
+        values.retain(|word| word.starts_with(begin));
         let total = values.len();
         values.truncate(VALUES_MAX);
-        let summary = counted(values.len(), "word", "words");
-        Ok(Done::new(summary, Completed { has_more: values.len() < total, values, total }))
+        Self { has_more: values.len() < total, values, total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_holds_so_many_words_and_says_that_there_are_more() {
+        let words = |count: usize| (0..count).map(|n| format!("w{n}")).collect::<Vec<_>>();
+        let all = Completed::of(words(VALUES_MAX), "w");
+        assert_eq!((all.values.len(), all.has_more), (VALUES_MAX, false));
+        let some = Completed::of(words(VALUES_MAX + 1), "w");
+        assert_eq!((some.values.len(), some.total, some.has_more), (VALUES_MAX, VALUES_MAX + 1, true));
+        assert_eq!(Completed::of(words(3), "w2").values, ["w2"]);
     }
 }

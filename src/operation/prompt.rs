@@ -50,12 +50,8 @@ pub enum Names {
     Profile,
 }
 
-const DATABASE: PromptArgument = PromptArgument {
-    name: "databaseId",
-    description: "The sandbox's id",
-    default: None,
-    names: Names::Sandbox,
-};
+const DATABASE: PromptArgument =
+    PromptArgument { name: "databaseId", description: "The sandbox's id", default: None, names: Names::Sandbox };
 
 /// Every prompt there is text for.
 static PROMPTS: [Prompt; 3] = [
@@ -187,7 +183,8 @@ mod tests {
             for line in filled.lines().filter_map(|line| line.strip_prefix("    ")) {
                 let (tool, arguments) = line.split_once(' ').unwrap();
                 let entry = operation::find(tool).unwrap();
-                let arguments = serde_json::from_str(arguments).unwrap_or_else(|e| panic!("{}: {line}: {e}", prompt.name));
+                let arguments =
+                    serde_json::from_str(arguments).unwrap_or_else(|e| panic!("{}: {line}: {e}", prompt.name));
                 let read = entry.read(arguments);
                 assert!(read.is_ok(), "{}: {line}: {:?}", prompt.name, read.err());
                 steps += 1;

@@ -11,6 +11,7 @@
 
 mod acts;
 mod audit;
+mod beyond_tools;
 mod broken_policies;
 mod bytes;
 mod cases;

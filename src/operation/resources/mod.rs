@@ -161,8 +161,16 @@ mod tests {
         assert_eq!(name("pgsandbox://profiles/local"), Some(("profiles", "local")));
         assert_eq!(name("pgsandbox://sandboxes/a-1"), Some(("sandboxes", "a-1")));
         for strange in [
-            "", "pgsandbox://", "pgsandbox://profiles", "pgsandbox://profiles/", "pgsandbox://profiles/a/b", "file:///etc/passwd",
-            "pgsandbox://profiles/../x", "pgsandbox://profiles/%2e", "PGSANDBOX://profiles/a", "pgsandbox://profilesx/a",
+            "",
+            "pgsandbox://",
+            "pgsandbox://profiles",
+            "pgsandbox://profiles/",
+            "pgsandbox://profiles/a/b",
+            "file:///etc/passwd",
+            "pgsandbox://profiles/../x",
+            "pgsandbox://profiles/%2e",
+            "PGSANDBOX://profiles/a",
+            "pgsandbox://profilesx/a",
         ] {
             assert_eq!(name(strange), None, "{strange}");
         }
