@@ -3,6 +3,7 @@
 //! Whatever the edge, a call goes through here and only here: an audit entry is opened before anything
 //! else and closed whatever happens; nothing acts without the permit that the gate hands out.
 
+mod approvals;
 mod facts;
 mod preview;
 mod running;
@@ -16,6 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use self::approvals::{Agreed, Use};
 use self::facts::Facts;
 use self::running::Running;
 use self::trail::Trail;
@@ -142,13 +144,24 @@ impl Service {
         let set = set?;
         let decision = trail.decided(self.decide(set.as_deref(), context, &asks)?);
         make_ready(set, context);
-        let gate = Gate { context, decision, book: &*self.book, consents: &*self.consents };
-        let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
+        let people = (&self.core, &*self.consents);
+        let agreed = Agreed::to(decision, context, &request.input, people, Use::Take).await?;
+        let gate = Gate { context, decision, book: &*self.book, consents: &agreed };
+        let Passed { ready, warnings, limits, receipt } = match prepared.admit(&gate) {
+            Ok(passed) => passed,
+            Err(failure) => {
+                agreed.refused(&failure).await?;
+                return Err(failure);
+            }
+        };
         trail.admitted(limits);
         let outcome = ready.run(&self.call_for(request, context, script)).await;
         if outcome.is_err() {
             // Only if it was refused before anything was done for it.
             admission::refund(&receipt, &*self.book, trail.now)?;
+            if admission::was_refused(&receipt) {
+                agreed.give_back().await;
+            }
         }
         outcome.map(|done| done.warn(warnings))
     }

@@ -11,6 +11,9 @@ use crate::operation::{Entry, OPERATIONS, Toolset};
 /// The name of the argument that takes a whole input as JSON.
 pub(super) const INPUT: &str = "input";
 
+/// The most lines that `audit tail` prints.
+const TAIL_LINES_MAX: u64 = 100_000;
+
 /// Returns the whole grammar.
 pub(super) fn command() -> Command {
     let common = [Arg::new("format")
@@ -108,7 +111,9 @@ fn local() -> Command {
         .subcommand(Command::new("init").about("Initialises the cluster, if it is not there yet"))
         .subcommand(Command::new("start").about("Starts the cluster, if it does not run"))
         .subcommand(Command::new("stop").about("Stops the cluster"))
-        .subcommand(Command::new("status").about("Says whether the cluster runs, and where"))
+        .subcommand(
+            Command::new("status").about("Says whether the cluster runs, and where; ends with status 3 if it does not"),
+        )
 }
 
 fn audit() -> Command {
@@ -123,13 +128,24 @@ fn audit() -> Command {
                     Arg::new("lines")
                         .short('n')
                         .long("lines")
-                        .value_parser(clap::value_parser!(u64).range(1..=100_000))
+                        .value_parser(lines)
+                        .allow_negative_numbers(true)
                         .default_value("20")
-                        .help("How many lines"),
+                        .help("How many lines, 1 to 100000"),
                 )
                 .arg(Arg::new("operation").long("operation").help("Only this operation"))
                 .arg(Arg::new("id").long("id").help("Only this request")),
         )
+}
+
+/// What an argument takes, for what does not fit. It shows no value: that may be a secret in a wrong place.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Wanted(&'static str);
+
+fn lines(text: &str) -> Result<u64, Wanted> {
+    let number = text.parse().ok().filter(|lines| (1..=TAIL_LINES_MAX).contains(lines));
+    number.ok_or(Wanted("a whole number from 1 to 100000"))
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
@@ -204,7 +220,9 @@ pub(super) fn input_of(entry: &Entry, matches: &ArgMatches, whole: Option<JsonOb
         let Some(values) = matches.get_many::<String>(name) else { continue };
         let values: Vec<&str> = values.map(String::as_str).collect();
         let value = value(schema, &values).map_err(|fault| format!("--{}: {fault}", kebab(name)))?;
-        input.insert(name.clone(), value);
+        if input.insert(name.clone(), value).is_some() {
+            return Err(format!("`--{}` stands beside `--{INPUT}`, which has `{name}` as well", kebab(name)));
+        }
     }
     Ok(input)
 }
@@ -234,12 +252,18 @@ fn item(schema: &Value, kind: &str, text: &str) -> Value {
 fn pairs(schema: &Value, values: &[&str]) -> Result<Value, String> {
     let mut object = Map::new();
     for pair in values {
-        if let Ok(Value::Object(whole)) = serde_json::from_str(pair) {
-            object.extend(whole);
-            continue;
+        let entries = match serde_json::from_str(pair) {
+            Ok(Value::Object(whole)) => whole,
+            Ok(_) | Err(_) => {
+                let (key, value) = pair.split_once('=').ok_or("key=value is wanted, or a JSON object")?;
+                Map::from_iter([(key.to_owned(), item(schema, "/additionalProperties/type", value))])
+            }
+        };
+        for (key, value) in entries {
+            if object.insert(key, value).is_some() {
+                return Err("a key is given twice".to_owned());
+            }
         }
-        let (key, value) = pair.split_once('=').ok_or("key=value is wanted, or a JSON object")?;
-        object.insert(key.to_owned(), item(schema, "/additionalProperties/type", value));
     }
     Ok(Value::Object(object))
 }

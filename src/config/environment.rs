@@ -292,6 +292,7 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         sources: Vec::new(),
         bin_dirs: common.bin_dirs,
         policies,
+        key_command: None,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export: None },
         owner: common.owner,
         warnings: Vec::new(),

@@ -65,6 +65,7 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
         sources(items, known, environment, faults)
     });
     let policies = root.text("policies").and_then(|found| existing_file(base, &found, faults));
+    let key_command = root.texts("keyCommand").and_then(|found| key_command(found, faults));
     let audit = audit(&root, &common.home, faults);
     let export = root.object("telemetry").and_then(|telemetry| export(&telemetry, environment, faults));
     let (profiles, default_profile) = profiles?;
@@ -80,6 +81,7 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
         sources,
         bin_dirs: common.bin_dirs,
         policies,
+        key_command,
         audit,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export },
         owner: common.owner,
@@ -140,6 +142,14 @@ fn existing_file(base: &Path, found: &Found<String>, faults: &Faults) -> Option<
         return Some(path);
     }
     faults.add(&found.place, format!("is not a file: `{}`", shown(&path.display().to_string())));
+    None
+}
+
+fn key_command(found: Found<Vec<String>>, faults: &Faults) -> Option<Vec<String>> {
+    if found.value.first().is_some_and(|program| Path::new(program).is_absolute()) {
+        return Some(found.value);
+    }
+    faults.add(found.place, "does not begin with the absolute path of a program");
     None
 }
 

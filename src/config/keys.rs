@@ -128,7 +128,7 @@ pub const KEYS: &[Key] = &[
         "profiles[].databasePrefix",
         Kind::Text,
         PREFIX_DEFAULT,
-        "What names of databases and roles begin with: 1 to 24 lower-case letters, digits or `_`. Nothing without it is ever dropped.",
+        "What names of databases and roles begin with: 1 to 24 lower-case letters, digits or `_`. Nothing without it is ever dropped. Two profiles of one server have two.",
     ),
     key(
         "profiles[].defaultTtlMinutes",
@@ -169,6 +169,12 @@ pub const KEYS: &[Key] = &[
         "Hosts beside this machine that `adminUrl` may name, and then no others.",
     ),
     key("policies", Kind::Text, "the bundled policies", "Path of the policy TOML, relative to this file."),
+    key(
+        "keyCommand",
+        Kind::Texts,
+        "`master.keys` under the home",
+        "A program by its absolute path, and its arguments, that prints the keys: for servers with state directories of their own that share a profile, its credentials and its approvals.",
+    ),
     key("audit", Kind::Object, "see its keys", "The audit log."),
     key("audit.dir", Kind::Text, "`audit` under the home", "Absolute path of a directory for the log alone."),
     key(

@@ -43,6 +43,8 @@ pub struct Config {
     pub bin_dirs: BinDirs,
     /// The policy TOML; `None` for the bundled policies.
     pub policies: Option<PathBuf>,
+    /// The program that prints the keys, with its arguments; `None` for the key file of the state directory.
+    pub key_command: Option<Vec<String>>,
     /// The audit log.
     pub audit: AuditSettings,
     /// Log and traces.

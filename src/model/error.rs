@@ -53,6 +53,8 @@ pub struct FailureDetail {
     pub resolved_profile: Option<String>,
     /// Its Postgres version.
     pub resolved_postgres_version: Option<String>,
+    /// Under which more is to be had, `approval:` and a request's digest for instance.
+    pub handle: Option<String>,
 }
 
 impl Failure {

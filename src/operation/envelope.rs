@@ -84,7 +84,7 @@ impl From<&AppliedLimit> for LimitNote {
         let scope = match limit.scope {
             None => "",
             Some(Scope::Principal) => " per principal",
-            Some(Scope::Group) => " per owner",
+            Some(Scope::Group) => " per group owner",
         };
         Self {
             limit: format!("{}{scope}", limit.kind.as_str()),
@@ -207,7 +207,7 @@ impl Envelope {
             summary: failure.message.clone(),
             warnings: Vec::new(),
             errors: vec![failure.into()],
-            detail_handles: Vec::new(),
+            detail_handles: failure.detail.iter().filter_map(|detail| detail.handle.clone()).collect(),
             result: None,
             request_id: request_id.to_string(),
             policy,

@@ -256,7 +256,7 @@ impl Operation for ExplainQuery {
             here
         })?;
         let outcome = {
-            let left = timeout.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+            let left = timeout.saturating_sub(started.elapsed());
             let running = input.explain(&mut session, &text, left).instrument(here.clone());
             tokio::pin!(running);
             tokio::select! {
@@ -279,7 +279,9 @@ impl Operation for ExplainQuery {
         let set = outcome.map_err(|error| {
             let mut failure = Failure::from(error);
             failure.detail_mut().statement_index = Some(1);
-            let failure = moved(failure, if input.analyzes() { ANALYZE } else { PLAIN });
+            let mut failure = moved(failure, if input.analyzes() { ANALYZE } else { PLAIN });
+            let detail = failure.detail_mut();
+            detail.line = the_one(&script).ok().and_then(|statement| statement.line_at(&input.sql, detail.position));
             span::failed(&here, &failure);
             failure
         })?;

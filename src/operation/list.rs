@@ -88,8 +88,9 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 28] = [
+pub static OPERATIONS: [Entry; 32] = [
     Entry::of::<super::create_database::CreateDatabase>(),
+    Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
     Entry::of::<super::run_sql::RunSql>(),
@@ -108,6 +109,9 @@ pub static OPERATIONS: [Entry; 28] = [
     Entry::of::<super::diff_schema_snapshot::DiffSchemaSnapshot>(),
     Entry::of::<super::delete_schema_snapshot::DeleteSchemaSnapshot>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
+    Entry::of::<super::ensure_postgres::EnsurePostgres>(),
+    Entry::of::<super::list_approvals::ListApprovals>(),
+    Entry::of::<super::approve::Approve>(),
     Entry::of::<super::doctor::Doctor>(),
     Entry::of_method::<super::list_prompts::ListPrompts>("prompts/list"),
     Entry::of_method::<super::get_prompt::GetPrompt>("prompts/get"),

@@ -19,8 +19,10 @@ mod selector;
 mod snapshot_facts;
 mod spec;
 
+mod approve;
 mod cancel_task;
 mod cleanup_expired;
+mod clone_database;
 mod complete;
 mod create_database;
 mod create_schema_snapshot;
@@ -29,12 +31,14 @@ mod delete_schema_snapshot;
 mod describe_schema;
 mod diff_schema_snapshot;
 mod doctor;
+mod ensure_postgres;
 mod explain_policy;
 mod explain_query;
 mod extend_database;
 mod get_connection_string;
 mod get_prompt;
 mod get_task;
+mod list_approvals;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
@@ -60,7 +64,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
 use crate::model::{Failure, Health, Preview, Progress, Requested, Tasks};
-use crate::sandbox::{Core, Selector};
+use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
 pub use envelope::{Done, Envelope};
@@ -115,6 +119,8 @@ pub struct Asks {
     pub requested: Requested,
     /// SQL to be read.
     pub sql: Option<String>,
+    /// The source that is to be cloned.
+    pub clone: Option<CloneAsked>,
     /// Whether policies need to see how many sandboxes the owner has.
     pub usage: bool,
 }

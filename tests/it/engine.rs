@@ -16,6 +16,7 @@ use crate::harness::{self, Cluster, clusters, own_cluster};
 
 mod checks;
 mod doors;
+mod extensions;
 mod managed;
 mod settings;
 

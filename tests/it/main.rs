@@ -10,17 +10,20 @@
 )]
 
 mod acts;
+mod approvals;
 mod audit;
 mod beyond_tools;
 mod broken_policies;
 mod bytes;
 mod cases;
 mod clients;
+mod clones;
 mod config;
 mod crash;
 mod durability;
 mod engine;
 mod escapes;
+mod explain;
 mod faults;
 mod first_use;
 mod harness;
@@ -31,6 +34,7 @@ mod layers;
 mod lifecycle;
 mod lifecycle_postgres;
 mod limits;
+mod machine;
 mod not_done;
 mod obligations;
 mod permits;
@@ -45,4 +49,5 @@ mod states;
 mod surface;
 mod told;
 mod toy_engine;
+mod versions;
 mod wire;

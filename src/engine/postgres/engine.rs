@@ -8,12 +8,12 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{Host, SandboxSession, access, catalog, extensions, health, names, verify};
+use super::{CloneJob, Host, SandboxSession, access, catalog, discover, dump, extensions, health, managed, names, verify};
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
     Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, Progress, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -49,6 +49,27 @@ impl Engine for PostgresEngine {
     fn known_major(&self) -> Option<u16> {
         let asked = self.server.known_info().map(|info| info.major);
         asked.or(self.server.settings().major).or_else(|| self.server.managed()?.known_major())
+    }
+
+    async fn major_ahead(&self) -> Option<u16> {
+        match self.known_major() {
+            Some(major) => Some(major),
+            None => self.versions_installed().await.first().map(|(major, _)| *major),
+        }
+    }
+
+    async fn versions_installed(&self) -> Vec<(u16, String)> {
+        let Some(cluster) = self.server.managed() else { return Vec::new() };
+        let found = discover(&cluster.settings().binaries).await;
+        found.into_iter().map(|installation| (installation.major, installation.version)).collect()
+    }
+
+    async fn install(&self, major: Option<u16>, progress: &dyn Progress) -> Result<String, EngineError> {
+        let Some(cluster) = self.server.managed() else {
+            return Err(EngineError::Unsupported("the profile's server is not one that this program runs".to_owned()));
+        };
+        let installed = managed::install(major, &cluster.settings().binaries, progress).await;
+        installed.map(|found| found.version).map_err(|error| EngineError::Known(Box::new(error.into())))
     }
 
     async fn ready(&self) -> Result<ServerInfo, EngineError> {
@@ -95,6 +116,14 @@ impl Engine for PostgresEngine {
             .map_err(refused("measure the database", &self.server.settings().profile))?;
         let row = row.ok_or_else(|| access::gone(sandbox))?;
         Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+    }
+
+    async fn examine_source(&self, job: &CloneJob) -> Result<(), EngineError> {
+        dump::preflight(&self.server, job).await
+    }
+
+    async fn sweep_copies(&self) {
+        dump::sweep(&self.server.settings().work_dir);
     }
 
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
