@@ -14,7 +14,7 @@ use super::guest::context;
 use super::statement;
 
 /// Operations of the main job, with their impact.
-const OPERATIONS: [(&str, Impact); 12] = [
+const OPERATIONS: [(&str, Impact); 20] = [
     ("create_database", Impact::Creates),
     ("list_databases", Impact::Reads),
     ("get_connection_string", Impact::Discloses),
@@ -27,6 +27,14 @@ const OPERATIONS: [(&str, Impact); 12] = [
     ("verify_sandbox", Impact::Reads),
     ("explain_policy", Impact::Reads),
     ("doctor", Impact::Reads),
+    ("list_prompts", Impact::Reads),
+    ("get_prompt", Impact::Reads),
+    ("list_resources", Impact::Reads),
+    ("list_resource_templates", Impact::Reads),
+    ("read_resource", Impact::Reads),
+    ("complete", Impact::Reads),
+    ("get_task", Impact::Reads),
+    ("cancel_task", Impact::Reads),
 ];
 
 fn leak<T: ?Sized>(value: Box<T>) -> &'static T {
