@@ -97,14 +97,8 @@ impl RunSql {
     }
 
     /// Says which statement a failure is of, and on which line.
-    fn placed(&self, mut failure: Failure, statement: &Statement, index: u32) -> Failure {
-        let text = self.sql.get(statement.text.clone()).unwrap_or_default();
-        let detail = failure.detail_mut();
-        detail.statement_index = Some(index);
-        let before = detail.position.map_or(0, |position| position.saturating_sub(1));
-        let breaks = text.chars().take(usize::try_from(before).unwrap_or(usize::MAX)).filter(|c| *c == '\n').count();
-        detail.line = u32::try_from(statement.line + breaks).ok();
-        failure
+    fn placed(&self, failure: Failure, statement: &Statement, index: u32) -> Failure {
+        placed(&self.sql, failure, statement, index)
     }
 
     /// Refuses a call with a barred statement, unless it goes on after statements that fail.
@@ -182,6 +176,17 @@ impl Admissible for RunSql {
         self.demands.bytes_max = demands.max_result_bytes.as_ref().map(|limit| limit.value);
         Ok(warnings)
     }
+}
+
+/// Says which statement of a text a failure is of, and on which line.
+pub(super) fn placed(sql: &str, mut failure: Failure, statement: &Statement, index: u32) -> Failure {
+    let text = sql.get(statement.text.clone()).unwrap_or_default();
+    let detail = failure.detail_mut();
+    detail.statement_index = Some(index);
+    let before = detail.position.map_or(0, |position| position.saturating_sub(1));
+    let breaks = text.chars().take(usize::try_from(before).unwrap_or(usize::MAX)).filter(|c| *c == '\n').count();
+    detail.line = u32::try_from(statement.line + breaks).ok();
+    failure
 }
 
 /// Returns the limit; says so where it is lower than what was asked for.
