@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::audit;
+use crate::command::Commands;
 use crate::model::{Check, CheckStatus, Health, Mode, counted};
 use crate::policy::Holder;
 use crate::telemetry::Telemetry;
@@ -58,6 +59,34 @@ impl Health for PoliciesHealth {
     }
 }
 
+/// Whether commands of repositories can be confined.
+pub(super) struct CommandsHealth(Arc<Commands>);
+
+impl CommandsHealth {
+    pub(super) fn new(commands: Arc<Commands>) -> Self {
+        Self(commands)
+    }
+}
+
+#[async_trait]
+impl Health for CommandsHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let (status, detail, remedy) = match self.0.confined() {
+            Ok(true) => (CheckStatus::Ok, "commands of repositories are confined by Landlock".to_owned(), None),
+            Ok(false) => {
+                let detail = "commands of repositories run unconfined, as `commands.confinement` allows".to_owned();
+                (CheckStatus::Warn, detail, Some("set `commands.confinement` to `required` to run none here"))
+            }
+            Err(error) => (
+                CheckStatus::Skipped,
+                format!("commands of repositories are refused: {error}"),
+                Some("run on Linux 6.2 or later with Landlock"),
+            ),
+        };
+        vec![check("commands.confined", status, detail, remedy)]
+    }
+}
+
 /// Whether the audit log's chain holds.
 pub(super) struct AuditHealth(PathBuf);
 
@@ -92,7 +121,7 @@ impl Health for AuditHealth {
     }
 }
 
-/// Whether spans are lost.
+/// Whether spans are lost, and whether the collector takes any.
 pub(super) struct TelemetryHealth(Arc<Telemetry>);
 
 impl TelemetryHealth {
@@ -107,6 +136,20 @@ impl Health for TelemetryHealth {
         let lost = self.0.lost_spans();
         let status = if lost == 0 { CheckStatus::Ok } else { CheckStatus::Warn };
         let remedy = (lost > 0).then_some("see whether the collector runs and takes spans fast enough");
-        vec![check("telemetry.lost_spans", status, format!("{lost} spans lost by this process"), remedy)]
+        let mut checks =
+            vec![check("telemetry.lost_spans", status, format!("{lost} spans lost by this process"), remedy)];
+        if let Some((endpoint, protocol)) = self.0.collector() {
+            let place = format!("`{endpoint}` by {}", protocol.as_str());
+            checks.push(match self.0.reach().await {
+                Ok(()) => check("telemetry.collector", CheckStatus::Ok, format!("takes spans at {place}"), None),
+                Err(fault) => {
+                    let detail = format!("does not take spans at {place}: {fault}");
+                    let remedy = "see that the collector runs there and speaks this protocol, and that the headers are \
+                                  what it asks for; requests are served all the same, and their spans lost";
+                    check("telemetry.collector", CheckStatus::Warn, detail, Some(remedy))
+                }
+            });
+        }
+        checks
     }
 }

@@ -11,6 +11,7 @@ pub mod reference;
 mod refused;
 mod render;
 mod setup;
+mod with_database;
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -122,6 +123,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
             let name = of.get_one::<String>("name").map(String::as_str).unwrap_or_default();
             operation(name, whole_input(of), app, format).await
         }
+        "with-database" => with_database::run(of, app, plain).await,
         "cleanup" => from_arguments("cleanup_expired", of, app, format).await,
         command => from_arguments(&command.replace('-', "_"), of, app, format).await,
     }
@@ -176,7 +178,16 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
         }
         on_signal.cancel();
     });
-    Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, traceparent: None }
+    Request {
+        method: "cli",
+        principal,
+        operation: operation.to_owned(),
+        input,
+        progress,
+        cancel,
+        traceparent: None,
+        console: None,
+    }
 }
 
 /// Progress, on standard error.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Deserialize;
@@ -48,10 +49,22 @@ pub(super) fn line(text: &str) {
 /// Writes a line to standard output for programs, as it is. A reader that went away is no fault of ours.
 pub(super) fn json(text: &str) {
     let mut out = io::stdout().lock();
-    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    drop(out);
+    note(written);
+}
+
+fn note(written: io::Result<()>) {
+    let Err(error) = written else { return };
     if error.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
         say(&format!("error: standard output cannot be written: {error}"));
     }
+}
+
+/// Returns the status for what was written to standard output by others.
+pub(super) fn written(written: io::Result<()>) -> ExitCode {
+    note(written);
+    if is_written() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Returns whether everything that was to be read on standard output was written.

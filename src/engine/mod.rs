@@ -47,6 +47,8 @@ pub enum Contents {
     /// Nothing but its extensions.
     #[default]
     Empty,
+    /// A copy of a database of another server.
+    Clone(Arc<postgres::CloneJob>),
 }
 
 /// One step of a plan, as data: what the journal stores is its name.
@@ -59,17 +61,26 @@ pub struct Step {
     /// Whether it leaves nothing of its own to take back, as all that it does goes with what an earlier step made. It is
     /// noted together with the step before it.
     pub inner: bool,
+    /// Whether it keeps its own time, and ends by itself when it is cancelled.
+    pub paced: bool,
 }
 
 impl Step {
     /// A step that has lines of its own in the journal.
     pub const fn new(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, inner: false }
+        Self { name, label, inner: false, paced: false }
     }
 
     /// A step that is noted together with the one before it.
     pub const fn inner(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, inner: true }
+        Self { name, label, inner: true, paced: false }
+    }
+
+    /// The same, for a step that keeps its own time.
+    #[must_use]
+    pub const fn paced(mut self) -> Self {
+        self.paced = true;
+        self
     }
 }
 
@@ -162,6 +173,15 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns the sandbox's size in bytes.
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError>;
 
+    /// Looks at a source before it is copied, and at what the copy needs here; keeps in the job what it found. Changes
+    /// nothing, there or here.
+    async fn examine_source(&self, job: &postgres::CloneJob) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported(format!("{} cannot be copied to this kind of sandbox", job.shown)))
+    }
+
+    /// Removes what copies have left that were killed on the way.
+    async fn sweep_copies(&self) {}
+
     /// Returns everything on the server that bears `prefix`, tracked or not.
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError>;
 
@@ -197,9 +217,6 @@ pub trait Engine: Send + Sync + 'static {
     /// Nothing of it goes on after `within`, on the server either.
     async fn restore_reads(&self, sandbox: &SandboxSpec, within: Duration) -> Result<bool, EngineError>;
 
-    /// Checks the server for `doctor`: looks, and starts nothing.
-    async fn health(&self) -> Vec<Check>;
-
     /// Returns the server's major version, or the one that a server of ours would be made of. Looks, and starts nothing.
     async fn major_ahead(&self) -> Option<u16> {
         self.known_major()
@@ -220,6 +237,9 @@ pub trait Engine: Send + Sync + 'static {
     async fn identity(&self) -> Result<Option<String>, EngineError> {
         Ok(None)
     }
+
+    /// Checks the server for `doctor`: looks, and starts nothing.
+    async fn health(&self) -> Vec<Check>;
 
     /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.
     async fn standing(&self) -> Result<Standing, EngineError> {

@@ -12,7 +12,7 @@ use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Effective, Grant, Permit};
 use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested};
-use crate::sandbox::{BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox, bounds};
+use crate::sandbox::{self, BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox, bounds};
 
 /// Arguments of `create_database`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -174,6 +174,7 @@ impl Operation for CreateDatabase {
             },
             sql: None,
             usage: true,
+            ..Asks::default()
         }
     }
 
@@ -185,18 +186,28 @@ impl Operation for CreateDatabase {
         let input = permit.input();
         let request = input.request(permit.grant())?;
         let created = call.core.create(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
+        let result = Created::new(&permit, call, &created).await?;
+        let verb = if created.replayed { "found" } else { "created" };
+        let warnings = lowered_ttl(&permit, call, &created.sandbox, input.ttl_minutes)?;
+        Ok(Done::new(summary(verb, &created.sandbox), result).warn(warnings))
+    }
+}
+
+impl Created {
+    /// Describes a sandbox to who made it.
+    pub(super) async fn new<T>(permit: &Permit<T>, call: &Call, created: &sandbox::Created) -> Result<Self, Failure> {
         let sandbox = &created.sandbox;
         let info = call.core.connection(sandbox, CredentialAccess::Owner).await?;
         let mut installed = sandbox.extensions.clone();
         if created.replayed {
             // Its owner may have had others installed since.
-            let found = call.core.installed_extensions(&permit, sandbox.id).await?;
+            let found = call.core.installed_extensions(permit, sandbox.id).await?;
             installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN_EXTENSION).collect();
         }
         installed.sort();
         let server = call.core.ready(&sandbox.profile).await?;
         let redacted = connection::redacted(&info);
-        let result = Created {
+        Ok(Self {
             database_id: sandbox.id.to_string(),
             profile: sandbox.profile.clone(),
             resolved_profile: sandbox.profile.clone(),
@@ -209,16 +220,23 @@ impl Operation for CreateDatabase {
             connection_usage:
                 "use run_sql with this databaseId; get_connection_string gives the full string on request".to_owned(),
             installed_extensions: installed,
-        };
-        let verb = if created.replayed { "found" } else { "created" };
-        let default = call.core.profile(&sandbox.profile)?.settings().default_ttl_minutes;
-        let limit = permit.grant().obligations.max_ttl_minutes.as_ref();
-        let lowered = limit.filter(|limit| input.ttl_minutes.is_none() && limit.value < default);
-        let warnings = lowered.map(|limit| format!("ttl {} minutes, set by `{}`", limit.value, limit.set_by));
-        Ok(Done::new(summary(verb, sandbox), result).warn(warnings))
+        })
     }
 }
 
-fn summary(verb: &str, sandbox: &Sandbox) -> String {
+/// Says whose limit made a time to live shorter than the profile's default, where none was asked for.
+pub(super) fn lowered_ttl<T>(
+    permit: &Permit<T>,
+    call: &Call,
+    sandbox: &Sandbox,
+    asked: Option<Whole>,
+) -> Result<Option<String>, Failure> {
+    let default = call.core.profile(&sandbox.profile)?.settings().default_ttl_minutes;
+    let limit = permit.grant().obligations.max_ttl_minutes.as_ref();
+    let lowered = limit.filter(|limit| asked.is_none() && limit.value < default);
+    Ok(lowered.map(|limit| format!("ttl {} minutes, set by `{}`", limit.value, limit.set_by)))
+}
+
+pub(super) fn summary(verb: &str, sandbox: &Sandbox) -> String {
     format!("{verb} `{}` on profile `{}`, expires at {}", sandbox.names.database, sandbox.profile, sandbox.expires_at)
 }

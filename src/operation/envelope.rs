@@ -84,7 +84,7 @@ impl From<&AppliedLimit> for LimitNote {
         let scope = match limit.scope {
             None => "",
             Some(Scope::Principal) => " per principal",
-            Some(Scope::Group) => " per owner",
+            Some(Scope::Group) => " per group owner",
         };
         Self {
             limit: format!("{}{scope}", limit.kind.as_str()),

@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use super::extend_database::missing_target;
 use super::query_plan::{self, PlanSummary};
-use super::run_sql::{check_read_only, lowered, placed};
+use super::run_sql::{check_read_only, lowered};
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};
@@ -100,7 +100,7 @@ impl ExplainQuery {
     fn composed(&self, script: &Script) -> Result<String, Failure> {
         let statement = the_one(script)?;
         if let Some(policy) = self.demands.read_only_by.as_deref() {
-            check_read_only(statement, 1, Some(policy)).map_err(|failure| placed(&self.sql, failure, statement, 1))?;
+            check_read_only(statement, 1, Some(policy))?;
         }
         let text = self.sql.get(statement.text.clone()).unwrap_or_default();
         compose(if self.analyzes() { ANALYZE } else { PLAIN }, text, statement)
@@ -277,11 +277,11 @@ impl Operation for ExplainQuery {
             return Err(cancelled());
         };
         let set = outcome.map_err(|error| {
-            let failure = moved(Failure::from(error), if input.analyzes() { ANALYZE } else { PLAIN });
-            let failure = match the_one(&script) {
-                Ok(statement) => placed(&input.sql, failure, statement, 1),
-                Err(_) => failure,
-            };
+            let mut failure = Failure::from(error);
+            failure.detail_mut().statement_index = Some(1);
+            let mut failure = moved(failure, if input.analyzes() { ANALYZE } else { PLAIN });
+            let detail = failure.detail_mut();
+            detail.line = the_one(&script).ok().and_then(|statement| statement.line_at(&input.sql, detail.position));
             span::failed(&here, &failure);
             failure
         })?;

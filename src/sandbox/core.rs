@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::decided::Decided;
 use super::pool::SessionPool;
-use super::{Profile, Sandbox, not_found};
+use super::{Profile, Sandbox, SourceSettings, not_found};
 use crate::admission::{Grant, Permit};
 use crate::engine::postgres::SandboxSession;
 use crate::engine::{Contents, SandboxSpec, Standing};
@@ -56,6 +56,8 @@ pub(super) struct Inner {
     pub(super) keys: KeyRing,
     pub(super) pool: SessionPool<SandboxSession>,
     pub(super) decided: Decided,
+    /// Databases that may be cloned by name.
+    pub(super) sources: OnceLock<Vec<SourceSettings>>,
     /// How long a call waits for a session, in ms.
     session_wait_ms: AtomicU64,
     /// Plans that a task of ours works on.
@@ -114,6 +116,7 @@ impl Core {
             keys: parts.keys,
             pool: SessionPool::new(),
             decided: Decided::default(),
+            sources: OnceLock::new(),
             session_wait_ms: AtomicU64::new(SESSION_WAIT_MS),
             running: Mutex::default(),
             beating: Mutex::default(),
@@ -178,6 +181,7 @@ impl Core {
         profile.open().await?;
         let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
         if first && let Ok(beating) = self.profile(profile.name()) {
+            beating.engine.sweep_copies().await;
             let stopped = self.0.stopped.clone();
             tokio::spawn(async move {
                 while stopped.run_until_cancelled(tokio::time::sleep(fault::every(HEARTBEAT_INTERVAL))).await.is_some()

@@ -45,7 +45,7 @@ impl Preview for Service {
         let people = (&core, &*self.consents);
         let agreed = Agreed::to(&decision, &context, &arguments, people, Use::Look).await?;
         let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &agreed };
-        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref()).await {
+        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref(), &self.commands).await {
             Ok(warnings) => (warnings, None),
             Err(refusal) => (Vec::new(), Some(refusal)),
         };
@@ -88,7 +88,7 @@ impl Service {
     /// Names in a refusal of an extension those that would really be had: that profile and policies both allow, and the
     /// server can install there, in a new sandbox or by a statement.
     pub(super) async fn name_acceptable_extensions(&self, context: &Context, failure: &mut Failure) {
-        if failure.code != Code::ExtensionNotAllowed {
+        if !matches!(failure.code, Code::ExtensionNotAllowed | Code::ExtensionSetupRequired) {
             return;
         }
         let Some(server) = &context.server else { return };

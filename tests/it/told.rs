@@ -1,7 +1,9 @@
 //! What a caller is told of what went wrong, and what nobody else is.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::process::Output;
+use std::path::Path;
+use std::process::{Output, Stdio as Pipe};
 
 use serde_json::{Value, json};
 
@@ -54,7 +56,7 @@ fn where_in_the_servers_work_a_statement_failed_is_told_to_its_caller_alone() {
 
     assert!(it.stdio.finish().success());
     let log = fs::read_to_string(log).unwrap();
-    assert!(log.len() > 1000 && !log.contains("hunter2") && !log.contains("inner_one"), "{log}");
+    assert!(log.contains("request refused") && !log.contains("hunter2") && !log.contains("inner_one"), "{log}");
     let audit = audited(&home);
     assert!(audit.len() > 1000 && !audit.contains("hunter2") && !audit.contains("inner_one(text)"), "{audit}");
 }
@@ -93,4 +95,171 @@ fn a_command_whose_statements_failed_on_the_way_does_not_end_as_one_that_succeed
     assert!(errors.contains(place), "{errors}");
     assert!(errors.contains("error: statement 3 failed on line 3, SQLSTATE 22P02 [sql_failed]"), "{errors}");
     assert!(!errors.contains("hunter2") && !errors.contains("inline_code_block"), "{errors}");
+}
+
+#[test]
+fn sql_that_cannot_be_read_is_refused_with_its_place() {
+    let home = Home::fresh();
+    let mut it = Session::start(&home);
+    let mut check = |sql: &str, expected: Value| {
+        let reply = it.sql(sql, json!({}));
+        let error = &reply["errors"][0];
+        let seen = json!([error["statementIndex"], error["position"], error["line"], error["sqlstate"], error["code"]]);
+        assert_eq!(seen, expected, "{sql}: {reply:#}");
+        assert!(!reply.to_string().contains("hunter2"), "{reply:#}");
+    };
+    check("select 'hunter2", json!([1, 8, 1, "42601", "syntax_error"]));
+    check("select 1;\n\n select 'ü', 'hunter2", json!([2, 13, 3, "42601", "syntax_error"]));
+    check("select 1;\n\\connect hunter2", json!([2, 1, 2, "42601", "syntax_error"]));
+    check("select 1 \n;;\nselect 123hunter2", json!([2, 8, 3, "42601", "syntax_error"]));
+    check("copy t from stdin;\n1;2\n\\.\nselect \"\"", json!([2, 8, 4, "42601", "syntax_error"]));
+    check(&format!("select 1; select 1 {}", "+".repeat(100)), json!([2, 10, 1, null, "sql_too_complex"]));
+    // What Postgres cannot parse has the same.
+    check("select 1;\nselec 'hunter2'", json!([2, 1, 2, "42601", "syntax_error"]));
+}
+
+#[test]
+fn an_id_and_a_name_that_differ_are_told_apart_to_their_owner_alone() {
+    let home = Home::fresh().with("PGSANDBOX_OWNER", "ana");
+    let mut it = Session::start(&home);
+    let other = it.stdio.call("create_database", &json!({"nameHint": "other"}))["result"].clone();
+    let own_name = it.sql("select current_database()", json!({}))["result"]["resultSets"][0]["rows"][0][0].clone();
+    let (id, name) = (it.id.clone(), other["databaseName"].as_str().unwrap().to_owned());
+    let asked = |id: &str, name: &str| json!({"databaseId": id, "databaseName": name, "sql": "select 1"});
+    let message = |reply: &Value| reply["errors"][0]["message"].as_str().unwrap().to_owned();
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    for (reply, says) in [
+        (
+            it.stdio.call("run_sql", &asked(&id, &name)),
+            format!("of this `databaseId` is named {own_name}").replace('"', "`"),
+        ),
+        (
+            it.stdio.call("run_sql", &asked(&id, "nope")),
+            format!("of this `databaseId` is named {own_name}").replace('"', "`"),
+        ),
+        (
+            it.stdio.call("run_sql", &asked(nobody, &name)),
+            format!("of this `databaseName` has the id `{}`", other["databaseId"].as_str().unwrap()),
+        ),
+        (it.stdio.call("run_sql", &asked(nobody, "nope")), "there is no such sandbox".to_owned()),
+    ] {
+        assert_eq!(code(&reply), "database_not_found", "{reply:#}");
+        assert!(message(&reply).contains(&says), "{reply:#} instead of {says}");
+    }
+    // Another hears what he would hear of a sandbox that is not there.
+    let mut stranger = Stdio::start_with(&home, &[("PGSANDBOX_OWNER", "bob")], Pipe::inherit());
+    for (id, name) in [(id.as_str(), "nope"), (nobody, name.as_str()), (id.as_str(), name.as_str())] {
+        let reply = stranger.call("run_sql", &asked(id, name));
+        assert_eq!(
+            (code(&reply), message(&reply).as_str()),
+            ("database_not_found", "there is no such sandbox"),
+            "{reply:#}"
+        );
+    }
+}
+
+#[test]
+fn a_command_line_that_says_a_thing_twice_is_refused() {
+    let home = Home::fresh();
+    let check = |line: &[&str], says: &str| {
+        let output = home.run(line);
+        let (out, errors) = written(&output);
+        assert_eq!(output.status.code(), Some(2), "{line:?}: {out}{errors}");
+        assert!(errors.contains(says) && !errors.contains("hunter2"), "{line:?}: {errors}");
+    };
+    check(
+        &["create-database", "--format=text", "--labels", "a=1", "--labels", "a=hunter2"],
+        "--labels: a key is given twice",
+    );
+    check(
+        &["create-database", "--format=text", "--labels", "a=1", "--labels", r#"{"a": "hunter2"}"#],
+        "a key is given twice",
+    );
+    let input = r#"{"sql": "select 'hunter2'"}"#;
+    check(
+        &["run-sql", "--format=text", "--sql", "select 1", "--input", input],
+        "`--sql` stands beside `--input`, which has `sql` as well",
+    );
+}
+
+#[test]
+fn an_audit_log_without_what_was_asked_for_says_so() {
+    let home = Home::fresh();
+    assert!(home.run(&["list-profiles"]).status.success());
+    let tail = |more: &[&str]| home.run(&[&["audit", "tail"], more].concat());
+    assert!(tail(&[]).status.success() && tail(&["--operation", "list_profiles"]).status.success());
+    let id = "01a22b7e-5ae5-73a0-8857-0bcd336e4093";
+    for (more, status, says) in [
+        (&["--operation", "nope"][..], 1, "no entry has this `--operation`"),
+        (&["--id", "bogus"], 2, "`--id` is no id of a request"),
+        (&["--id", id], 1, "no entry has this `--id`"),
+        (&["--id", id, "--operation", "list_profiles"], 1, "no entry has this `--id` and this `--operation`"),
+        (&["-n", "0"], 2, "a whole number from 1 to 100000"),
+    ] {
+        let output = tail(more);
+        let (out, errors) = written(&output);
+        assert_eq!((output.status.code(), out.as_str()), (Some(status), ""), "{more:?}: {errors}");
+        assert!(errors.contains(says), "{more:?}: {errors}");
+        let json = tail(&[more, &["--format", "json"]].concat());
+        assert_eq!(serde_json::from_slice::<Value>(&json.stdout).unwrap()["ok"], false, "{more:?}");
+    }
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let home = Home::fresh();
+    for line in [&["--help"][..], &["--version"], &["run-sql", "--help"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = home.command(line).stdout(full).stderr(Pipe::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line:?}");
+        assert!(written(&output).1.contains("standard output cannot be written"), "{line:?}");
+        assert!(home.run(line).status.success());
+    }
+}
+
+/// Collects the keys of a line, `a.b[].c` for instance; a list of anything but objects is one.
+fn keys(of: &Value, at: &str, found: &mut BTreeSet<String>) {
+    match of {
+        Value::Object(object) => {
+            for (key, value) in object {
+                keys(value, &if at.is_empty() { key.clone() } else { format!("{at}.{key}") }, found);
+            }
+        }
+        Value::Array(items) if items.iter().any(Value::is_object) => {
+            items.iter().for_each(|item| keys(item, &format!("{at}[]"), found));
+        }
+        _ => drop(found.insert(at.to_owned())),
+    }
+}
+
+#[test]
+fn the_page_on_the_audit_log_has_every_key_of_its_lines() {
+    let home = Home::fresh();
+    let mut it = Session::start(&home);
+    let made = it.stdio.call(
+        "create_database",
+        &json!({"owner": "group", "labels": {"a": "b"}, "extensions": ["citext"], "ttlMinutes": 5}),
+    );
+    it.id = made["result"]["databaseId"].as_str().unwrap().to_owned();
+    assert_eq!(code(&it.sql("create table t (n int); select count(*) from t", json!({"rowLimit": 5}))), "ok");
+    assert_eq!(code(&it.sql("select 1/0", json!({"timeoutSeconds": 5}))), "sql_failed");
+    assert_eq!(code(&it.sql("alter system set work_mem = '1GB'", json!({}))), "denied");
+    let credentials = json!({"databaseId": it.id, "includeCredentials": true});
+    it.stdio.call("get_connection_string", &credentials);
+    it.stdio.call("nope", &json!({}));
+    it.stdio.call("list_databases", &json!({}));
+    assert!(it.stdio.finish().success());
+    let mut found = BTreeSet::new();
+    for line in audited(&home).lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        // The manifest's own lines are for the program.
+        if matches!(line["kind"].as_str(), Some("segment" | "open" | "close")) {
+            keys(&line, "", &mut found);
+        }
+    }
+    assert!(found.len() > 50, "{found:#?}");
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/audit.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let told: BTreeSet<String> = rows.map(|(key, _)| key.to_owned()).collect();
+    let missing: Vec<_> = found.difference(&told).collect();
+    assert!(missing.is_empty(), "docs/reference/audit.md does not say what these are: {missing:?}");
 }

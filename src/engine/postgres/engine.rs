@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{Host, SandboxSession, access, catalog, discover, extensions, health, managed, names, verify};
+use super::{
+    CloneJob, Host, SandboxSession, access, catalog, discover, dump, extensions, health, managed, names, verify,
+};
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
     Standing, Step,
@@ -116,6 +118,14 @@ impl Engine for PostgresEngine {
             .map_err(refused("measure the database", &self.server.settings().profile))?;
         let row = row.ok_or_else(|| access::gone(sandbox))?;
         Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+    }
+
+    async fn examine_source(&self, job: &CloneJob) -> Result<(), EngineError> {
+        dump::preflight(&self.server, job).await
+    }
+
+    async fn sweep_copies(&self) {
+        dump::sweep(&self.server.settings().work_dir);
     }
 
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {

@@ -52,8 +52,10 @@ impl Core {
         filter: &SchemaFilter,
     ) -> Result<ReadSchema, Failure> {
         let looked = async {
-            // A snapshot is made of what is read.
-            require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Creates, Some(id)))?;
+            // A snapshot is made of what is read, and a command changes it.
+            require(permit, Impact::Reads, Some(id))
+                .or_else(|_| require(permit, Impact::Creates, Some(id)))
+                .or_else(|_| require(permit, Impact::ReachesOut, Some(id)))?;
             let (profile, sandbox) = self.locate(permit, id).await?;
             sandbox.usable()?;
             Ok((profile, sandbox))

@@ -1,7 +1,6 @@
 //! Rows, columns, values, notices and errors.
 
 use pgsandbox::engine::postgres::{Cell, Embed, Rest, ResultLimits, StatementCall, TruncatedBy, WireError};
-use pgsandbox::model::Failure;
 use pgsandbox::model::limits::NOTICES_MAX;
 
 use super::cluster::{Cluster, call, fails, memory_peak_kib, params, rows, run, texts, value, words};
@@ -225,9 +224,10 @@ async fn errors_keep_the_servers_fields() {
     assert_eq!(error.table().unwrap().expose(), "t");
     assert!(error.detail().unwrap().expose().contains("4711"), "the caller reads it");
     let error = session.execute(&call("SELECT 'ü', nothing FROM t")).await.unwrap_err();
-    let failure = Failure::from(error);
+    let failure = error.into_failure(3);
     assert_eq!(failure.code.as_str(), "undefined_column");
-    assert_eq!(failure.detail.unwrap().position, Some(13), "in characters");
+    let detail = failure.detail.unwrap();
+    assert_eq!((detail.position, detail.statement_index), (Some(13), Some(3)), "in characters");
 }
 
 #[tokio::test]

@@ -36,8 +36,8 @@ fn relations() -> Query {
                 WHERE t.oid = c.reltoastrelid) AS "toast parameters",
             CASE WHEN c.relrowsecurity THEN 'enabled' END AS "row security",
             CASE WHEN c.relforcerowsecurity THEN 'also for the owner' END AS "row security applies",
-            CASE c.relreplident WHEN 'n' THEN 'nothing' WHEN 'f' THEN 'full' WHEN 'i' THEN 'an index' END
-                AS "replica identity",
+            CASE WHEN c.relkind IN ('r', 'p', 'm') THEN CASE c.relreplident WHEN 'n' THEN 'nothing' WHEN 'f' THEN 'full'
+                WHEN 'i' THEN 'an index' END END AS "replica identity",
             (SELECT am.amname FROM pg_am am WHERE am.oid = c.relam AND am.amname <> 'heap') AS "access method",
             (SELECT t.spcname FROM pg_tablespace t WHERE t.oid = c.reltablespace) AS "tablespace",
             (SELECT fs.srvname FROM pg_foreign_table ft JOIN pg_foreign_server fs ON fs.oid = ft.ftserver

@@ -14,6 +14,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::admin::{ident, literal, refused};
+use super::dump::{self, CloneJob};
 use super::names;
 use super::scram;
 use super::server::PostgresServer;
@@ -25,6 +26,8 @@ const CREATE_DATABASE: Step = Step::new("create-database", "creating the databas
 const PREPARE_DATABASE: Step = Step::inner("prepare-database", "preparing the database");
 const OPEN_DATABASE: Step = Step::new("open-database", "opening the database to its roles");
 const PREPARE_OWNER: Step = Step::inner("prepare-owner", "preparing the owner's and the reader's rights");
+const COPY_SOURCE: Step = Step::inner("copy-source", "copying the source").paced();
+const CHECK_COPY: Step = Step::inner("check-copy", "looking at the copy").paced();
 const CLOSE: Step = Step::new("close", "closing the database");
 const CLEAR: Step = Step::new("clear", "removing what would hold the database");
 const DROP_DATABASE: Step = Step::new("drop-database", "dropping the database");
@@ -35,12 +38,16 @@ const DROP_ROLES: Step = Step::new("drop-roles", "dropping the roles");
 pub(super) fn create_steps(_kind: SandboxKind, contents: &Contents) -> Vec<Step> {
     match contents {
         Contents::Empty => vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER],
+        // Open is the database to its roles alone, whose passwords nobody is told before the sandbox is ready.
+        Contents::Clone(_) => {
+            vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER, COPY_SOURCE, CHECK_COPY]
+        }
     }
 }
 
 /// Returns all steps that make any sandbox.
 pub(super) fn known_steps() -> Vec<Step> {
-    vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER]
+    vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER, COPY_SOURCE, CHECK_COPY]
 }
 
 /// Returns the steps that remove one.
@@ -78,6 +85,8 @@ impl<'a> Work<'a> {
             name if name == PREPARE_DATABASE.name => self.prepare_database().await,
             name if name == OPEN_DATABASE.name => self.open_database().await,
             name if name == PREPARE_OWNER.name => self.prepare_owner().await,
+            name if name == COPY_SOURCE.name => dump::copy(self.server, self.spec, self.job()?).await,
+            name if name == CHECK_COPY.name => dump::check(self.server, self.spec, self.job()?).await,
             name if name == CLOSE.name => self.close().await,
             name if name == CLEAR.name => self.clear().await,
             name if name == DROP_DATABASE.name => self.drop_database().await,
@@ -102,7 +111,16 @@ impl<'a> Work<'a> {
             name if name == OPEN_DATABASE.name => self.close().await,
             // lies inside the database and goes with it
             name if name == PREPARE_DATABASE.name || name == PREPARE_OWNER.name => Ok(()),
+            name if name == COPY_SOURCE.name || name == CHECK_COPY.name => Ok(()),
             other => Err(EngineError::Unsupported(format!("step `{}` cannot be taken back", other.escape_default()))),
+        }
+    }
+
+    /// Returns what is to be copied.
+    fn job(&self) -> Result<&'a CloneJob, EngineError> {
+        match &self.spec.contents {
+            Contents::Clone(job) => Ok(job),
+            Contents::Empty => Err(EngineError::Unsupported("there is nothing to copy".to_owned())),
         }
     }
 

@@ -172,6 +172,13 @@ impl WireError {
             | Self::NotSendable(_) => None,
         }
     }
+
+    /// Says the error as the failure of the call's statement `index`, from 1.
+    pub fn into_failure(self, index: u32) -> Failure {
+        let mut failure = Failure::from(self);
+        failure.detail_mut().statement_index = Some(index);
+        failure
+    }
 }
 
 impl From<WireError> for Failure {
@@ -283,10 +290,13 @@ mod tests {
     }
 
     fn check(sqlstate: &str, code: Code) {
-        let failure = Failure::from(WireError::Statement(server(&format!("VERROR|C{sqlstate}|Mm|P3||"))));
+        let failure = WireError::Statement(server(&format!("VERROR|C{sqlstate}|Mm|P3||"))).into_failure(2);
         assert_eq!(failure.code, code, "{sqlstate}");
         let detail = failure.detail.unwrap();
-        assert_eq!((detail.sqlstate.as_deref(), detail.position), (Some(sqlstate), Some(3)));
+        assert_eq!(
+            (detail.sqlstate.as_deref(), detail.statement_index, detail.position),
+            (Some(sqlstate), Some(2), Some(3))
+        );
     }
 
     #[test]
