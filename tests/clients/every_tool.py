@@ -120,6 +120,11 @@ def steps():
     yield "run_repo_command", lambda e: here(e) | {"repoPath": "/no/such/place", "command": ["npm test"]}, False, None
     yield "seed_database", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
     yield "validate_schema_change", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
+    yield "explain_query", lambda e: here(e) | {"sql": "select 1"}, True, None
+    yield "explain_query", lambda e: here(e) | {"sql": "select 1; select 2"}, False, None
+    yield "ensure_postgres", lambda e: {}, True, None
+    yield "list_approvals", lambda e: {}, True, None
+    yield "approve", lambda e: {"requestDigest": "0" * 64}, False, None
     yield "doctor", lambda e: {}, True, None
     yield "cleanup_expired", lambda e: {"dryRun": True, "owner": e.name}, True, None
     yield "delete_database", lambda e: here(e) | {"wait": True}, True, None
