@@ -335,7 +335,7 @@ impl CommandResult {
         let mut warnings = Vec::new();
         if self.left_behind > 0 {
             warnings.push(format!(
-                "{} that the command left running were ended",
+                "what the command left running was ended: {}",
                 crate::model::counted(self.left_behind, "process", "processes")
             ));
         }
