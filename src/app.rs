@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, TelemetryHealth};
+use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
@@ -226,6 +226,7 @@ impl App {
             consents: Arc::new(NoConsents),
             audit: audit.clone(),
             health: vec![
+                Arc::new(ProgramHealth::new(home.clone())),
                 Arc::new(PoliciesHealth::new(policies.watch())),
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),

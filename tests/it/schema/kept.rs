@@ -101,8 +101,8 @@ fn a_snapshot_is_not_replaced_and_its_name_is_one() {
     assert_eq!(told["refusal"], error);
     assert_eq!(fs::read(snapshot_file(&home, "a")).unwrap(), before);
     let notes = |bytes: usize| json!({"databaseId": id, "snapshotName": "noted", "notes": "n".repeat(bytes)});
-    refused(&mut server, "create_schema_snapshot", &notes(2001), "invalid_arguments");
-    ok(&mut server, "create_schema_snapshot", &notes(2000));
+    refused(&mut server, "create_schema_snapshot", &notes(1001), "invalid_arguments");
+    ok(&mut server, "create_schema_snapshot", &notes(1000));
 }
 
 #[test]

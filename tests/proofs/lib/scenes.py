@@ -413,6 +413,19 @@ def commands(play, one):
     play.end(server)
 
 
+def clients(play):
+    """Clients are set up, the program is tried as they start it, and that is taken back."""
+    home = play.ground.home.state.parent / f"desk{next(type(play.ground).numbers)}"
+    home.mkdir()
+    play.environment |= {"HOME": str(home)}
+    play.command("setup", "cursor", "--format", "json")
+    play.command("smoke-test", "--format", "json")
+    play.command("uninstall", "--format", "json")
+    left = [str(path) for path in home.rglob("*") if path.is_file() and path.suffix != ".json"]
+    if left:
+        play.said.append(f"left beside a client's file: {left}")
+
+
 def first_look(play):
     """The first command on a fresh state directory, which starts nothing."""
     play.command("doctor", "--format", "json", operation="doctor")
@@ -448,6 +461,7 @@ SCENES = {
     "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),
     "start-cluster": (stopped, start_cluster, "", False),
+    "clients": (nothing, clients, "", False),
     "first-look": (nothing, first_look, "", True),
     "first-create": (nothing, first_create, "", True),
 }

@@ -39,7 +39,8 @@ fn functions(major: u16) -> Query {
             CASE WHEN p.procost <> CASE WHEN l.lanname IN ('c', 'internal') THEN 1 ELSE 100 END THEN p.procost END AS "cost",
             CASE WHEN p.proretset AND p.prorows <> 1000 THEN p.prorows END AS "rows",
             nullif(p.prosupport, 0)::regproc::text AS "support function",
-            (SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(p.proconfig) o) AS "settings",
+            CASE WHEN p.proconfig IS NOT NULL THEN (
+                SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(p.proconfig) o) END AS "settings",
             CASE WHEN p.prokind <> 'a' THEN {body} END AS "body",
             p.probin AS "library",
             a.aggtransfn::regproc::text AS "transition function",

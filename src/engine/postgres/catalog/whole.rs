@@ -62,7 +62,10 @@ fn extensions() -> Query {
 }
 
 fn options(column: &str) -> String {
-    format!("(SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM unnest({column}) o)")
+    format!(
+        "CASE WHEN {column} IS NOT NULL THEN (
+                SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM unnest({column}) o) END"
+    )
 }
 
 fn wrappers() -> Query {
