@@ -257,7 +257,7 @@ fn what_no_operation_can_do_is_refused() {
 }
 
 #[test]
-fn consent_and_approval_are_not_given_by_anybody_yet() {
+fn consent_is_given_by_nobody_and_approval_not_by_who_asks() {
     let home = home_with_policy_file();
     for (demand, expected, kind) in [
         (Obligation::Consent("may it?".into()), "consent_required", "consent"),
