@@ -16,7 +16,7 @@
     Bundled {
         name: "host-command",
         component: include_bytes!("host-command/host-command.wasm"),
-        sha256: "540de2a311a38a30db91a07cc9e23645368deba3c73250d381b91001f2c6308f",
+        sha256: "8edc07475146be2b56be874abdaf3909daca1a32ca42f0f4ecf842775d772869",
         default_settings: include_str!("host-command/default.json"),
     },
     Bundled {

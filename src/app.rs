@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use self::health::{AuditHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
+use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::config::{BinDirs, CloneSourceConfig, Config, Environment, ProfileConfig, Source, load};
+use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
     UrlOrigin,
@@ -34,7 +35,7 @@ use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fa
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
 use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UpkeepAudit};
-use crate::secret::{KeyRing, KeySource};
+use crate::secret::{KeyRing, KeySource, PasswordSource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
 use crate::store::ServerSessions;
@@ -216,6 +217,7 @@ impl App {
             // Each request tries anew, and is refused as long as the log cannot be written.
             Err(error) => tracing::error!(%error, "the audit log cannot be used"),
         }
+        let commands = Arc::new(commands(&config));
         let service = Service::new(Parts {
             core: core.clone(),
             reader: Reader::new(READER_CACHE_BYTES),
@@ -228,7 +230,9 @@ impl App {
                 Arc::new(PoliciesHealth::new(policies.watch())),
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
+                Arc::new(CommandsHealth::new(commands.clone())),
             ],
+            commands,
         });
         Ok(Self { service, core, config, audit, authority, policies, servers })
     }
@@ -309,6 +313,35 @@ impl App {
         }
         outcome
     }
+}
+
+/// Returns what runs commands of repositories: out of reach of everything of this program's own.
+fn commands(config: &Config) -> Commands {
+    let CommandsConfig { confinement, repositories, readable, writable, environment } = config.commands.clone();
+    let mut hidden = vec![config.home.path().to_path_buf(), config.audit.dir.clone()];
+    hidden.extend(config.policies.clone());
+    hidden.extend(config.file.clone());
+    let admin_urls = config.profiles.iter().filter_map(|profile| match &profile.source {
+        Source::External { admin_url, .. } => PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator).ok(),
+        Source::Managed { .. } => None,
+    });
+    hidden.extend(config.sources.iter().filter_map(|source| match &source.password {
+        Some(PasswordSource::File(path)) => Some(path.clone()),
+        Some(PasswordSource::Command(_)) | None => None,
+    }));
+    let urls = admin_urls.chain(config.sources.iter().map(|source| source.url.clone()));
+    let passwords = urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned()));
+    let secrets = passwords.collect();
+    let told = Surroundings::of_process(&environment);
+    let settings = CommandSettings {
+        confinement,
+        further: Further { readable, writable },
+        repositories,
+        hidden,
+        secrets,
+        supervisor: PathBuf::from("/proc/self/exe"),
+    };
+    Commands::new(settings, told)
 }
 
 fn postgres_settings(profile: &ProfileConfig, config: &Config, home: &Path) -> Result<PostgresSettings, StartError> {

@@ -23,9 +23,10 @@ use self::running::Running;
 use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
+use crate::command::Commands;
 use crate::model::{
-    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Tasks, Timestamp, TraceIds, Transport,
-    fault,
+    Code, Console, Context, Decision, Failure, Health, Principal, Progress, RequestId, Tasks, Timestamp, TraceIds,
+    Transport, fault,
 };
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
@@ -57,6 +58,8 @@ pub struct Request {
     pub tasks: Arc<dyn Tasks>,
     /// The caller's place in a trace, as W3C trace context writes it.
     pub traceparent: Option<String>,
+    /// The caller's terminal, where a command is to be run for it.
+    pub console: Option<Arc<dyn Console>>,
 }
 
 /// Answers calls.
@@ -68,6 +71,7 @@ pub struct Service {
     consents: Arc<dyn Consents>,
     audit: Arc<Audit>,
     health: Vec<Arc<dyn Health>>,
+    commands: Arc<Commands>,
     running: Running,
 }
 
@@ -87,13 +91,16 @@ pub struct Parts {
     pub audit: Arc<Audit>,
     /// The health of parts that the core does not know.
     pub health: Vec<Arc<dyn Health>>,
+    /// Runs commands of repositories.
+    pub commands: Arc<Commands>,
 }
 
 impl Service {
     /// Puts a service together.
     pub fn new(parts: Parts) -> Arc<Self> {
-        let Parts { core, reader, policies, book, consents, audit, health } = parts;
-        Arc::new(Self { core, reader, policies, book, consents, audit, health, running: Running::default() })
+        let Parts { core, reader, policies, book, consents, audit, health, commands } = parts;
+        let running = Running::default();
+        Arc::new(Self { core, reader, policies, book, consents, audit, health, commands, running })
     }
 
     /// Answers one call. Never fails otherwise than by what the envelope says.
@@ -211,6 +218,8 @@ impl Service {
             preview: self.clone(),
             health: self.health.clone(),
             tool_count: OPERATIONS.iter().filter(|entry| entry.is_tool()).count(),
+            commands: self.commands.clone(),
+            console: request.console.clone(),
             tasks: request.tasks.clone(),
         }
     }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::audit;
+use crate::command::Commands;
 use crate::model::{Check, CheckStatus, Health, Mode, counted};
 use crate::policy::Holder;
 use crate::telemetry::Telemetry;
@@ -55,6 +56,34 @@ impl Health for PoliciesHealth {
             generation.digest
         );
         vec![check("policies.loaded", CheckStatus::Ok, detail, None)]
+    }
+}
+
+/// Whether commands of repositories can be confined.
+pub(super) struct CommandsHealth(Arc<Commands>);
+
+impl CommandsHealth {
+    pub(super) fn new(commands: Arc<Commands>) -> Self {
+        Self(commands)
+    }
+}
+
+#[async_trait]
+impl Health for CommandsHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let (status, detail, remedy) = match self.0.confined() {
+            Ok(true) => (CheckStatus::Ok, "commands of repositories are confined by Landlock".to_owned(), None),
+            Ok(false) => {
+                let detail = "commands of repositories run unconfined, as `commands.confinement` allows".to_owned();
+                (CheckStatus::Warn, detail, Some("set `commands.confinement` to `required` to run none here"))
+            }
+            Err(error) => (
+                CheckStatus::Skipped,
+                format!("commands of repositories are refused: {error}"),
+                Some("run on Linux 6.2 or later with Landlock"),
+            ),
+        };
+        vec![check("commands.confined", status, detail, remedy)]
     }
 }
 

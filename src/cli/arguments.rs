@@ -58,6 +58,7 @@ pub(super) fn command() -> Command {
                 .arg(Arg::new("name").required(true).help("The operation, `run_sql` for instance"))
                 .arg(input()),
         )
+        .subcommand(with_database())
         .subcommand(audit())
         .subcommand(
             Command::new("policy")
@@ -138,6 +139,50 @@ fn audit() -> Command {
         )
 }
 
+fn with_database() -> Command {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let number =
+        |name: &'static str, help: &'static str| text(name, "N", help).value_parser(whole).allow_negative_numbers(true);
+    let several =
+        |name: &'static str, value: &'static str, help: &'static str| text(name, value, help).action(ArgAction::Append);
+    Command::new("with-database")
+        .about("Makes a sandbox, runs a command with its credentials in DATABASE_URL and PG*, and removes the sandbox again")
+        .after_help("Exit code: the command's own; 128 and the signal's number if one ended it; 124 if its time was over; 125 if this program \
+                     failed or refused. With --format json the command's output goes to standard error, and standard output has the result alone.")
+        .arg(text("profile", "TEXT", "Profile name; default: the default profile"))
+        .arg(text("postgres-version", "TEXT", "Postgres major version"))
+        .arg(text("name-hint", "TEXT", "What the sandbox is for; becomes part of its name"))
+        .arg(number("ttl-minutes", "Minutes for the sandbox to live, should it be left"))
+        .arg(text("owner", "TEXT", "A group of work beneath you"))
+        .arg(several("labels", "KEY=VALUE", "A label of the sandbox; repeat for several"))
+        .arg(several("extensions", "NAME", "An extension to install; repeat for several"))
+        .arg(text("repo-path", "DIR", "Where the command runs, and what it may write; default: here"))
+        .arg(
+            text("cleanup", "WHEN", "When the sandbox is removed again")
+                .value_parser(["always", "on-success", "keep"])
+                .default_value("always"),
+        )
+        .arg(number("timeout-seconds", "Time for the command, 1 to 600; default 600"))
+        .arg(several("database-url-env-names", "NAME", "A further name for the database URL; repeat for several"))
+        .arg(text("connection-mode", "direct|localContainer", "From where the command reaches the database; default direct"))
+        .arg(command_words().required(true))
+}
+
+/// A command's words, after `--`.
+fn command_words() -> Arg {
+    Arg::new("command")
+        .last(true)
+        .num_args(1..)
+        .value_name("COMMAND")
+        .help("The program and its arguments; no shell reads them")
+}
+
+fn whole(text: &str) -> Result<i64, Wanted> {
+    text.parse().map_err(|_| Wanted("a whole number"))
+}
+
 /// What an argument takes, for what does not fit. It shows no value: that may be a secret in a wrong place.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("{0}")]
@@ -179,9 +224,12 @@ fn kebab(name: &str) -> String {
 }
 
 /// Arguments whose values may begin with `-`: SQL does with a comment, a parameter with a minus.
-const FREE: [&str; 3] = ["sql", "stdin", "params"];
+const FREE: [&str; 5] = ["sql", "stdin", "params", "migrationCommand", "seedCommand"];
 
 fn argument(name: &str, schema: &Value) -> Arg {
+    if name == "command" {
+        return command_words();
+    }
     let kind = type_of(schema);
     let mut help = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
     if matches!(kind, "array" | "object") {

@@ -13,6 +13,7 @@ mod refused;
 mod render;
 mod setup;
 mod smoke_test;
+mod with_database;
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -135,6 +136,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
             let name = of.get_one::<String>("name").map(String::as_str).unwrap_or_default();
             operation(name, whole_input(of), app, format).await
         }
+        "with-database" => with_database::run(of, app, plain).await,
         "cleanup" => from_arguments("cleanup_expired", of, app, format).await,
         command => from_arguments(&command.replace('-', "_"), of, app, format).await,
     }
@@ -198,6 +200,7 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
         cancel,
         tasks: Arc::new(NoTasks),
         traceparent: None,
+        console: None,
     }
 }
 

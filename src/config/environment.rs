@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::keys::{Kind, TEST_PREFIX, VARIABLE_PREFIX, VARIABLES, Variable, VariableScope, key_at};
 use super::read::{Faults, Found, major, range, shown, unknown, version_expected};
 use super::resolve::{ProfileInput, profiles};
-use super::{BinDirs, Config, ConfigError, StateDir, file};
+use super::{BinDirs, CommandsConfig, Config, ConfigError, StateDir, file};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::model::Secret;
 use crate::telemetry::{TelemetrySettings, filter_fault};
@@ -292,9 +292,11 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         sources: Vec::new(),
         bin_dirs: common.bin_dirs,
         policies,
+        commands: CommandsConfig::default(),
         key_command: None,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export: None },
         owner: common.owner,
+        file: None,
         warnings: Vec::new(),
     })
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use super::environment::{Common, Environment};
-use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT};
+use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT, VARIABLE_PREFIX};
 use super::node::Node;
 use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{ProfileInput, profiles};
 use super::sources::sources;
-use super::{Config, Source, StateDir, seen_from};
+use super::{CommandsConfig, Config, Source, StateDir, seen_from};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
+use crate::command::Confinement;
 use crate::model::{Secret, fault};
 use crate::telemetry::{ExportSettings, OtlpProtocol, TelemetrySettings, endpoint_fault, header_fault};
 
@@ -67,6 +68,7 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     let policies = root.text("policies").and_then(|found| existing_file(base, &found, faults));
     let key_command = root.texts("keyCommand").and_then(|found| key_command(found, faults));
     let audit = audit(&root, &common.home, faults);
+    let commands = root.object("commands").map(|commands| self::commands(&commands, faults)).unwrap_or_default();
     let export = root.object("telemetry").and_then(|telemetry| export(&telemetry, environment, faults));
     let (profiles, default_profile) = profiles?;
     let sources = sources.unwrap_or_default();
@@ -83,8 +85,10 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
         policies,
         key_command,
         audit,
+        commands,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export },
         owner: common.owner,
+        file: Some(path.to_path_buf()),
         warnings,
     })
 }
@@ -180,6 +184,39 @@ fn audit(root: &Reader<'_>, home: &StateDir, faults: &Faults) -> AuditSettings {
         settings.rotate_bytes = bytes.value;
     }
     settings
+}
+
+fn commands(commands: &Reader<'_>, faults: &Faults) -> CommandsConfig {
+    let paths = |key: &str| {
+        let Some(found) = commands.texts(key) else { return Vec::new() };
+        if found.value.iter().any(|path| !Path::new(path).is_absolute()) {
+            faults.add(&found.place, "holds something that is not an absolute path");
+        }
+        found.value.into_iter().map(PathBuf::from).collect()
+    };
+    let environment = commands.texts("environment").map(|found| {
+        let is_name = |name: &String| {
+            let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            letters && !name.is_empty() && !name.starts_with(VARIABLE_PREFIX) && !name.starts_with("LD_")
+        };
+        if !found.value.iter().all(is_name) {
+            let text =
+                format!("holds something that is no variable's name, or begins with `{VARIABLE_PREFIX}` or `LD_`");
+            faults.add(&found.place, text);
+        }
+        found.value
+    });
+    let confinement = match commands.word("confinement").as_ref().map(|found| found.value) {
+        Some("available") => Confinement::WhenAvailable,
+        Some(_) | None => Confinement::Required,
+    };
+    CommandsConfig {
+        confinement,
+        repositories: paths("repositories"),
+        readable: paths("readable"),
+        writable: paths("writable"),
+        environment: environment.unwrap_or_default(),
+    }
 }
 
 fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) -> Option<ExportSettings> {

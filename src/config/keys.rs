@@ -227,6 +227,32 @@ pub const KEYS: &[Key] = &[
         "4096",
         "How many finished spans may wait; further ones are lost and counted.",
     ),
+    key("commands", Kind::Object, "see its keys", "How commands of repositories are run, where policies let them."),
+    key(
+        "commands.confinement",
+        Kind::Word(&["required", "available"]),
+        "required",
+        "Whether a command is confined by Landlock or not run, or is run unconfined where the system has no Landlock.",
+    ),
+    key(
+        "commands.repositories",
+        Kind::Texts,
+        "anywhere but among the system's and this program's own files",
+        "Absolute paths of directories below which repositories may be.",
+    ),
+    key(
+        "commands.readable",
+        Kind::Texts,
+        "none",
+        "Absolute paths that commands may read and execute beside those of the reference.",
+    ),
+    key(
+        "commands.writable",
+        Kind::Texts,
+        "none",
+        "Absolute paths, of caches for instance, that they may write as well.",
+    ),
+    key("commands.environment", Kind::Texts, "none", "Names of variables that are passed on to them besides."),
     key(
         "sources",
         Kind::Objects,

@@ -23,6 +23,7 @@ pub use environment::Environment;
 pub use state_dir::{StateDir, StateDirError};
 
 use crate::audit::AuditSettings;
+use crate::command::Confinement;
 use crate::engine::postgres::PostgresUrl;
 use crate::model::{Code, Failure, Secret};
 use crate::secret::PasswordSource;
@@ -47,12 +48,31 @@ pub struct Config {
     pub key_command: Option<Vec<String>>,
     /// The audit log.
     pub audit: AuditSettings,
+    /// How commands of repositories are run.
+    pub commands: CommandsConfig,
     /// Log and traces.
     pub telemetry: TelemetrySettings,
     /// In whose name local calls are made, if not the local user's.
     pub owner: Option<String>,
+    /// The file that was read, if one was.
+    pub file: Option<PathBuf>,
     /// What works and should be looked at.
     pub warnings: Vec<String>,
+}
+
+/// How commands of repositories are run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandsConfig {
+    /// What to do where they cannot be confined.
+    pub confinement: Confinement,
+    /// Directories below which repositories may be; empty for anywhere.
+    pub repositories: Vec<PathBuf>,
+    /// What they may read and execute besides.
+    pub readable: Vec<PathBuf>,
+    /// What they may write besides.
+    pub writable: Vec<PathBuf>,
+    /// Variables that are passed on besides.
+    pub environment: Vec<String>,
 }
 
 impl Config {

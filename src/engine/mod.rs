@@ -241,11 +241,6 @@ pub trait Engine: Send + Sync + 'static {
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;
 
-    /// Returns the server's major version, or the one that a server of ours would be made of. Looks, and starts nothing.
-    async fn major_ahead(&self) -> Option<u16> {
-        self.known_major()
-    }
-
     /// Returns what there is of the server. Looks, and starts nothing; one that is not ours to start is taken to run.
     async fn standing(&self) -> Result<Standing, EngineError> {
         Ok(Standing::Runs)

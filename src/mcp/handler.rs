@@ -99,6 +99,7 @@ impl Handler {
             cancel: context.ct.clone(),
             tasks: Arc::new(self.tasks.clone()),
             traceparent: context.meta.get("traceparent").and_then(Value::as_str).map(str::to_owned),
+            console: None,
         }
     }
 

@@ -10,6 +10,7 @@ use super::envelope::{Done, envelope_schema};
 use super::schema::{JsonObject, object_schema};
 use super::{Ahead, Asks, Call, Operation, Spec};
 use crate::admission::{Admitted, AppliedLimit, Gate, Permit, Receipt};
+use crate::command::Commands;
 use crate::model::{Code, Failure};
 use crate::sandbox::Core;
 use crate::sql::Script;
@@ -62,6 +63,7 @@ pub trait Prepared: Send + Sync {
         gate: &Gate<'_>,
         core: &Core,
         script: Option<&Script>,
+        commands: &Commands,
     ) -> Result<Vec<String>, Failure>;
 }
 
@@ -88,7 +90,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 32] = [
+pub static OPERATIONS: [Entry; 36] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
@@ -108,6 +110,10 @@ pub static OPERATIONS: [Entry; 32] = [
     Entry::of::<super::list_schema_snapshots::ListSchemaSnapshots>(),
     Entry::of::<super::diff_schema_snapshot::DiffSchemaSnapshot>(),
     Entry::of::<super::delete_schema_snapshot::DeleteSchemaSnapshot>(),
+    Entry::of::<super::prepare_for_repo::PrepareForRepo>(),
+    Entry::of::<super::run_repo_command::RunRepoCommand>(),
+    Entry::of::<super::seed_database::SeedDatabase>(),
+    Entry::of::<super::validate_schema_change::ValidateSchemaChange>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
     Entry::of::<super::ensure_postgres::EnsurePostgres>(),
     Entry::of::<super::list_approvals::ListApprovals>(),
@@ -230,9 +236,10 @@ impl<T: Operation> Prepared for Request<T> {
         gate: &Gate<'_>,
         core: &Core,
         script: Option<&Script>,
+        commands: &Commands,
     ) -> Result<Vec<String>, Failure> {
         let (input, grant) = gate.foresee(self.0)?;
-        input.foresee(&Ahead { core, grant: &grant, script }).await
+        input.foresee(&Ahead { core, grant: &grant, script, commands }).await
     }
 }
 

@@ -46,12 +46,17 @@ mod list_prompts;
 mod list_resource_templates;
 mod list_resources;
 mod list_schema_snapshots;
+mod prepare_for_repo;
 mod query_plan;
 mod read_resource;
+mod repo_command;
+mod run_repo_command;
 mod run_sql;
 mod schema_diff;
 mod schema_digest;
+mod seed_database;
 mod sql_results;
+mod validate_schema_change;
 mod verify_sandbox;
 
 use std::sync::Arc;
@@ -63,7 +68,8 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
-use crate::model::{Failure, Health, Preview, Progress, Requested, Tasks};
+use crate::command::Commands;
+use crate::model::{Console, Failure, Health, Preview, Progress, Requested, Tasks};
 use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
@@ -146,6 +152,8 @@ pub struct Ahead<'a> {
     pub grant: &'a Grant,
     /// Its SQL, as it was read for the decision.
     pub script: Option<&'a Script>,
+    /// Runs commands of repositories; nothing is run with it here.
+    pub commands: &'a Commands,
 }
 
 /// What an operation's body works with.
@@ -166,6 +174,10 @@ pub struct Call {
     pub health: Vec<Arc<dyn Health>>,
     /// How many tools the client is shown.
     pub tool_count: usize,
+    /// Runs commands of repositories.
+    pub commands: Arc<Commands>,
+    /// The terminal of whom a command is run for, if there is one.
+    pub console: Option<Arc<dyn Console>>,
     /// The calls of this connection that go on after they were answered with a handle.
     pub tasks: Arc<dyn Tasks>,
 }

@@ -20,8 +20,8 @@ use crate::store::Find;
 
 /// How long a call waits before it tries a crowded server again, the first and the later times: a closed session's
 /// backend needs some milliseconds to go.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(10);
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// A turn that took longer to come was waited for.
 const WAITED: Duration = Duration::from_millis(50);
@@ -280,8 +280,48 @@ impl Core {
         id: SandboxId,
         access: CredentialAccess,
     ) -> Result<(ConnectionInfo, Secret), Failure> {
+        self.disclose(permit, Impact::Discloses, id, access).await
+    }
+
+    /// The same of the owner role, for a command that is to be run with it.
+    ///
+    /// # Errors
+    /// As [`Core::session`].
+    pub async fn credentials_for_command<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+    ) -> Result<(ConnectionInfo, Secret), Failure> {
+        self.disclose(permit, Impact::ReachesOut, id, CredentialAccess::Owner).await
+    }
+
+    /// Returns where and how the sandbox of a permit is reached, without any password.
+    ///
+    /// # Errors
+    /// `database_not_found`.
+    pub async fn connection_of<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<ConnectionInfo, Failure> {
         let looked = async {
-            require(permit, Impact::Discloses, Some(id))?;
+            require(permit, Impact::ReachesOut, Some(id))?;
+            let (_, sandbox) = self.locate(permit, id).await?;
+            self.connection(&sandbox, access).await
+        };
+        permit.grant().course.refusing(looked.await)
+    }
+
+    async fn disclose<T>(
+        &self,
+        permit: &Permit<T>,
+        impact: Impact,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<(ConnectionInfo, Secret), Failure> {
+        let looked = async {
+            require(permit, impact, Some(id))?;
             let (profile, sandbox) = self.locate_for_use(permit, id, access).await?;
             let spec = self.spec(&profile, &sandbox).await?;
             Ok((profile, spec))

@@ -113,10 +113,7 @@ impl Core {
         progress: &dyn Progress,
         cancel: &CancellationToken,
     ) -> Result<Created, Failure> {
-        let filling = match &beginning.contents {
-            Contents::Empty => Duration::ZERO,
-            Contents::Clone(job) => job.left(),
-        };
+        let filling = if let Contents::Clone(job) = &beginning.contents { job.left() } else { Duration::ZERO };
         let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + filling;
         let mut tried = 0;
         loop {

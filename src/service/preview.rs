@@ -45,7 +45,7 @@ impl Preview for Service {
         let people = (&core, &*self.consents);
         let agreed = Agreed::to(&decision, &context, &arguments, people, Use::Look).await?;
         let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &agreed };
-        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref()).await {
+        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref(), &self.commands).await {
             Ok(warnings) => (warnings, None),
             Err(refusal) => (Vec::new(), Some(refusal)),
         };

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgsandbox::audit::Sync;
+use pgsandbox::command::Confinement;
 use pgsandbox::config::keys::{KEYS, Kind, VARIABLES, key_at, names_in};
-use pgsandbox::config::{Config, Environment, Source, StateDir, StateDirError, load};
+use pgsandbox::config::{CommandsConfig, Config, Environment, Source, StateDir, StateDirError, load};
 use pgsandbox::model::{Code, Failure, TlsMode};
 use pgsandbox::secret::PasswordSource;
 use pgsandbox::telemetry::OtlpProtocol;
@@ -93,11 +94,28 @@ fn an_example_means_what_it_says() {
 
     let config = load_example("managed-with-policies.json");
     assert!(config.policies.unwrap().ends_with("policies.toml"));
+    assert_eq!(config.commands.confinement, Confinement::Required);
+    assert_eq!(config.commands.repositories, [Path::new("/home/ci/work")]);
+    assert_eq!(config.commands.environment, ["CI"]);
     assert_eq!(config.audit.sync, Sync::Every(Duration::from_millis(250)));
     assert_eq!(config.audit.dir, Path::new("/var/log/pgsandbox/audit"));
     let export = config.telemetry.export.unwrap();
     assert_eq!((export.endpoint.as_str(), export.queue_spans), ("http://localhost:4318", 8192));
     assert_eq!(export.headers[0].1.expose(), "Bearer t0ken");
+}
+
+#[test]
+fn what_commands_reach_is_named_by_absolute_paths_and_sound_names() {
+    let text = r#"{"commands": {"confinement": "never", "readable": ["tools"], "writable": [7], "environment": ["LD_PRELOAD", "A B"]}}"#;
+    let error = load_text(text, &[]).unwrap_err().join("; ");
+    for place in ["commands.confinement", "commands.readable", "commands.writable", "commands.environment"] {
+        assert!(error.contains(place), "{place}: {error}");
+    }
+    let text =
+        r#"{"commands": {"confinement": "available", "writable": ["/var/cache/x"], "environment": ["APP_MODE"]}}"#;
+    let commands = load_text(text, &[]).unwrap().commands;
+    assert_eq!(commands.confinement, Confinement::WhenAvailable);
+    assert_eq!(load_text("{}", &[]).unwrap().commands, CommandsConfig::default());
 }
 
 #[test]

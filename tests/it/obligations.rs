@@ -449,6 +449,14 @@ fn another_owners_sandbox_is_not_to_be_told_from_none() {
         ("delete_database", json!({"wait": true})),
         ("list_extensions", json!({})),
         ("verify_sandbox", json!({})),
+        ("describe_schema", json!({})),
+        ("describe_schema", json!({"limit": 0})),
+        ("schema_digest", json!({})),
+        ("schema_diff", json!({})),
+        ("schema_diff", json!({"snapshotName": "none"})),
+        ("create_schema_snapshot", json!({"snapshotName": "s"})),
+        ("create_schema_snapshot", json!({"snapshotName": "/"})),
+        ("diff_schema_snapshot", json!({"snapshotName": "none"})),
     ];
     for (operation, input) in calls {
         for (by_id, by_name) in [(true, false), (false, true), (true, true)] {

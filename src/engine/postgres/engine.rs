@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{CloneJob, Host, SandboxSession, access, catalog, discover, dump, extensions, health, managed, names, verify};
+use super::{
+    CloneJob, Host, SandboxSession, access, catalog, discover, dump, extensions, health, managed, names, verify,
+};
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
     Standing, Step,

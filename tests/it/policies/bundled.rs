@@ -14,7 +14,7 @@ use super::guest::context;
 use super::statement;
 
 /// Operations of the main job, with their impact.
-const OPERATIONS: [(&str, Impact); 20] = [
+const OPERATIONS: [(&str, Impact); 27] = [
     ("create_database", Impact::Creates),
     ("list_databases", Impact::Reads),
     ("get_connection_string", Impact::Discloses),
@@ -25,6 +25,13 @@ const OPERATIONS: [(&str, Impact); 20] = [
     ("list_profiles", Impact::Reads),
     ("list_extensions", Impact::Reads),
     ("verify_sandbox", Impact::Reads),
+    ("describe_schema", Impact::Reads),
+    ("schema_digest", Impact::Reads),
+    ("schema_diff", Impact::Reads),
+    ("create_schema_snapshot", Impact::Creates),
+    ("list_schema_snapshots", Impact::Reads),
+    ("diff_schema_snapshot", Impact::Reads),
+    ("delete_schema_snapshot", Impact::Destroys),
     ("explain_policy", Impact::Reads),
     ("doctor", Impact::Reads),
     ("list_prompts", Impact::Reads),
@@ -61,7 +68,15 @@ fn bundled() -> Vec<Bundled> {
 
 fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
     let now = Timestamp::from_unix_ms(1_800_000_000_000);
-    let existing = !["create_database", "list_databases", "list_profiles", "doctor"].contains(&operation);
+    let existing = ![
+        "create_database",
+        "list_databases",
+        "list_profiles",
+        "doctor",
+        "list_schema_snapshots",
+        "delete_schema_snapshot",
+    ]
+    .contains(&operation);
     Context {
         operation,
         impact,

@@ -68,6 +68,22 @@ def look_around(play, one):
     play.end(server)
 
 
+def schemas(play, one):
+    """A schema looked at, digested, compared and kept; so often that digests age."""
+    server = play.server()
+    play.touched.add(one)
+    of = {"databaseId": one}
+    play.call(server, "describe_schema", of)
+    for n in range(34):
+        play.call(server, "schema_digest", of | {"table": f"t{n}"})
+    play.call(server, "schema_diff", of | {"otherDatabaseId": one})
+    play.call(server, "create_schema_snapshot", of | {"snapshotName": "kept"})
+    play.call(server, "list_schema_snapshots", {})
+    play.call(server, "diff_schema_snapshot", of | {"snapshotName": "kept"})
+    play.call(server, "delete_schema_snapshot", {"snapshotName": "kept"})
+    play.end(server)
+
+
 def create_fails(play):
     """A creation that fails at its last step, and is taken back."""
     server = play.server()
@@ -384,6 +400,19 @@ def export(play):
     collector.server_close()
 
 
+def commands(play, one):
+    """A repository is looked into, and a command of it is run."""
+    play.touched.add(one)
+    repo = play.ground.home.directory / "repo"
+    repo.mkdir(exist_ok=True)
+    (repo / "package.json").write_text("{}")
+    allowed = POLICIES + '[[policy]]\nsource = "host-command"\nsettings = { allow = [["true"]] }\n'
+    server = play.server(play.ground.config("commands", policies=allowed))
+    play.call(server, "prepare_for_repo", {"repoPath": str(repo), "seedCommand": ["true"]})
+    play.call(server, "seed_database", {"databaseId": one, "repoPath": str(repo)})
+    play.end(server)
+
+
 def clients(play):
     """Clients are set up, the program is tried as they start it, and that is taken back."""
     home = play.ground.home.state.parent / f"desk{next(type(play.ground).numbers)}"
@@ -418,6 +447,7 @@ SCENES = {
     "stop-cluster": (nothing, stop_cluster, "", False),
     "export": (nothing, export, "", False),
     "look-around": (one, look_around, "", False),
+    "schemas": (one, schemas, "", False),
     "everyday": (one, everyday, "", False),
     "sweep": (marked_as_gone, sweep, "", False),
     "rotate-keys": (one, rotate_keys, "", False),
@@ -428,6 +458,7 @@ SCENES = {
     "delete-fails": (one, delete_fails, "plan.delete.clear.before=fail", False),
     "external": (one, external, "", False),
     "approvals": (one, approvals, "", False),
+    "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),
     "start-cluster": (stopped, start_cluster, "", False),
     "clients": (nothing, clients, "", False),

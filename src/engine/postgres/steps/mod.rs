@@ -118,10 +118,10 @@ impl<'a> Work<'a> {
 
     /// Returns what is to be copied.
     fn job(&self) -> Result<&'a CloneJob, EngineError> {
-        match &self.spec.contents {
-            Contents::Clone(job) => Ok(job),
-            Contents::Empty => Err(EngineError::Unsupported("there is nothing to copy".to_owned())),
-        }
+        let Contents::Clone(job) = &self.spec.contents else {
+            return Err(EngineError::Unsupported("there is nothing to copy".to_owned()));
+        };
+        Ok(job)
     }
 
     /// Makes an admin that is no superuser a member of a sandbox role: it could neither give it a database nor
