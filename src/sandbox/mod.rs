@@ -9,6 +9,7 @@ mod access;
 pub mod bounds;
 mod bytes;
 mod clock;
+mod copies;
 mod core;
 mod create;
 mod decided;
@@ -18,6 +19,8 @@ mod pool;
 mod profile;
 mod remove;
 mod request;
+mod reset;
+mod templates;
 mod upkeep;
 mod work;
 
@@ -30,6 +33,9 @@ pub use pool::Reusable;
 pub use profile::{Profile, ProfileSettings};
 pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
 pub use request::{BUILT_IN_EXTENSION, CreateRequest, quota_limits, ttl_limit};
+pub use templates::{TemplateList, TemplateRequest};
 pub use upkeep::{Orphans, UpkeepAudit};
 
-pub use crate::store::{Idempotency, LiveUse, Sandbox, State};
+pub use crate::store::{Idempotency, LiveUse, Sandbox, Source, State, Template};
+
+use crate::store::QuotaLimits;

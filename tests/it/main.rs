@@ -15,6 +15,7 @@ mod broken_policies;
 mod bytes;
 mod cases;
 mod config;
+mod copies;
 mod crash;
 mod durability;
 mod engine;
