@@ -10,7 +10,7 @@
     Bundled {
         name: "extensions",
         component: include_bytes!("extensions/extensions.wasm"),
-        sha256: "eea1aed6465840be70ef8e1f58cbdcf31f8db53712c035d5b7a635be3e5a1e5e",
+        sha256: "3dd4fb18c54d55a8f169a0f2de84b44fe1c676e77250a1ccd89bca54e1ac4d70",
         default_settings: include_str!("extensions/default.json"),
     },
     Bundled {
@@ -28,7 +28,7 @@
     Bundled {
         name: "quota",
         component: include_bytes!("quota/quota.wasm"),
-        sha256: "368822717bac78d010acbc4c1a81c425c14035b3570dcd5f6ec90c5e0124edc1",
+        sha256: "35e801f8db3422e93f6a94112fb8ab62a937336e7b8b1f51d57a49ea5b72caff",
         default_settings: include_str!("quota/default.json"),
     },
     Bundled {

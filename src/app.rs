@@ -23,7 +23,8 @@ use self::health::{AuditHealth, PoliciesHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::config::{Config, Environment, ProfileConfig, Source, load};
+use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
     UrlOrigin,
@@ -33,8 +34,8 @@ use crate::mcp::{Handler, RowsIn, serve_stdio};
 use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fault};
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
-use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, UpkeepAudit};
-use crate::secret::{KeyRing, KeySource};
+use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UpkeepAudit};
+use crate::secret::{KeyRing, KeySource, PasswordSource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
 use crate::store::ServerSessions;
@@ -194,16 +195,19 @@ impl App {
         let home = config.home.path().to_path_buf();
         // First of all, as they take longest.
         let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
-        let keys = KeyRing::open(KeySource::StateDirectory(home.clone())).await?;
+        let source = config.key_command.clone().map(KeySource::Command);
+        let keys = KeyRing::open(source.unwrap_or_else(|| KeySource::StateDirectory(home.clone()))).await?;
         let mut profiles = Vec::new();
         let mut servers = Vec::new();
         for profile in &config.profiles {
-            let server = PostgresServer::new(postgres_settings(profile, &home)?);
+            let server = PostgresServer::new(postgres_settings(profile, &config, &home)?);
             profiles.push(profile_of(profile, &server)?);
             servers.push(server);
         }
         let default_profile = config.default_profile.clone();
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
+        core.set_sources(config.sources.iter().cloned().map(source_of).collect());
+        core.keep_schemas_in(home.join("schemas"));
         let audit = Audit::deferred(config.audit.clone());
         match audit.recover() {
             Ok(recovery) => recovery
@@ -225,6 +229,7 @@ impl App {
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
             ],
+            commands: Arc::new(commands(&config)),
         });
         Ok(Self { service, core, config, audit, authority, policies, servers })
     }
@@ -307,15 +312,43 @@ impl App {
     }
 }
 
-fn postgres_settings(profile: &ProfileConfig, home: &Path) -> Result<PostgresSettings, StartError> {
+/// Returns what runs commands of repositories: out of reach of everything of this program's own.
+fn commands(config: &Config) -> Commands {
+    let CommandsConfig { confinement, repositories, readable, writable, environment } = config.commands.clone();
+    let mut hidden = vec![config.home.path().to_path_buf(), config.audit.dir.clone()];
+    hidden.extend(config.policies.clone());
+    hidden.extend(config.file.clone());
+    let admin_urls = config.profiles.iter().filter_map(|profile| match &profile.source {
+        Source::External { admin_url, .. } => PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator).ok(),
+        Source::Managed { .. } => None,
+    });
+    hidden.extend(config.sources.iter().filter_map(|source| match &source.password {
+        Some(PasswordSource::File(path)) => Some(path.clone()),
+        Some(PasswordSource::Command(_)) | None => None,
+    }));
+    let urls = admin_urls.chain(config.sources.iter().map(|source| source.url.clone()));
+    let passwords = urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned()));
+    let secrets = passwords.collect();
+    let told = Surroundings::of_process(&environment);
+    let settings = CommandSettings {
+        confinement,
+        further: Further { readable, writable },
+        repositories,
+        hidden,
+        secrets,
+        supervisor: PathBuf::from("/proc/self/exe"),
+    };
+    Commands::new(settings, told)
+}
+
+fn postgres_settings(profile: &ProfileConfig, config: &Config, home: &Path) -> Result<PostgresSettings, StartError> {
     // A managed cluster is made of the version that is asked for, an external server has to have it.
     let mut major = None;
     let source = match &profile.source {
         Source::Managed { postgres_version, bin_dirs } => {
             let mut managed = ManagedSettings::new(home.join("postgres"));
             managed.major = *postgres_version;
-            managed.binaries =
-                BinarySettings { bin_dir: bin_dirs.any.clone(), bin_dir_by_major: bin_dirs.by_major.clone() };
+            managed.binaries = binaries(bin_dirs);
             ServerSource::Managed(managed)
         }
         Source::External { admin_url, postgres_version, .. } => {
@@ -323,7 +356,17 @@ fn postgres_settings(profile: &ProfileConfig, home: &Path) -> Result<PostgresSet
             ServerSource::External(PostgresUrl::parse(admin_url.expose(), UrlOrigin::Operator)?)
         }
     };
-    Ok(PostgresSettings { major, ..PostgresSettings::new(&profile.name, &profile.prefix, source) })
+    let (tools, work_dir) = (binaries(&config.bin_dirs), home.join("copies"));
+    Ok(PostgresSettings { major, tools, work_dir, ..PostgresSettings::new(&profile.name, &profile.prefix, source) })
+}
+
+fn binaries(dirs: &BinDirs) -> BinarySettings {
+    BinarySettings { bin_dir: dirs.any.clone(), bin_dir_by_major: dirs.by_major.clone() }
+}
+
+fn source_of(config: CloneSourceConfig) -> SourceSettings {
+    let CloneSourceConfig { name, url, password, production, profiles } = config;
+    SourceSettings { name, url, password, production, profiles }
 }
 
 fn profile_of(config: &ProfileConfig, server: &Arc<PostgresServer>) -> Result<Profile, Failure> {

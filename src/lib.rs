@@ -12,6 +12,8 @@ pub mod admission;
 pub mod engine;
 pub mod store;
 
+pub mod command;
+
 pub mod audit;
 pub mod sandbox;
 pub mod secret;

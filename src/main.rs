@@ -3,15 +3,19 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use pgsandbox::{app, cli};
+use pgsandbox::{app, cli, command};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(code) = command::supervise_if_asked(&arguments) {
+        return code;
+    }
     match cli::parse(&arguments, io::stdin().is_terminal()) {
         Ok(cli::Command::Mcp { toolsets, rows_in }) => {
             app::main(app::Lifetime::Server, |app| async move { app.serve_stdio(&toolsets, &rows_in).await })
                 .unwrap_or_else(|refusal| cli::refused(&refusal, cli::Format::Text))
         }
+        Ok(cli::Command::Apart(matches)) => cli::run_apart(&matches),
         Ok(cli::Command::Other(matches)) => {
             let format = cli::format_asked(&matches);
             app::main(app::Lifetime::OneShot, |app| async move { cli::run(&matches, &app).await })

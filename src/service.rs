@@ -3,6 +3,7 @@
 //! Whatever the edge, a call goes through here and only here: an audit entry is opened before anything
 //! else and closed whatever happens; nothing acts without the permit that the gate hands out.
 
+mod approvals;
 mod facts;
 mod preview;
 mod running;
@@ -16,13 +17,16 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use self::approvals::{Agreed, Use};
 use self::facts::Facts;
 use self::running::Running;
 use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
+use crate::command::Commands;
 use crate::model::{
-    Code, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds, Transport, fault,
+    Code, Console, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds, Transport,
+    fault,
 };
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
@@ -52,6 +56,8 @@ pub struct Request {
     pub cancel: CancellationToken,
     /// The caller's place in a trace, as W3C trace context writes it.
     pub traceparent: Option<String>,
+    /// The caller's terminal, where a command is to be run for it.
+    pub console: Option<Arc<dyn Console>>,
 }
 
 /// Answers calls.
@@ -63,6 +69,7 @@ pub struct Service {
     consents: Arc<dyn Consents>,
     audit: Arc<Audit>,
     health: Vec<Arc<dyn Health>>,
+    commands: Arc<Commands>,
     running: Running,
 }
 
@@ -82,13 +89,16 @@ pub struct Parts {
     pub audit: Arc<Audit>,
     /// The health of parts that the core does not know.
     pub health: Vec<Arc<dyn Health>>,
+    /// Runs commands of repositories.
+    pub commands: Arc<Commands>,
 }
 
 impl Service {
     /// Puts a service together.
     pub fn new(parts: Parts) -> Arc<Self> {
-        let Parts { core, reader, policies, book, consents, audit, health } = parts;
-        Arc::new(Self { core, reader, policies, book, consents, audit, health, running: Running::default() })
+        let Parts { core, reader, policies, book, consents, audit, health, commands } = parts;
+        let running = Running::default();
+        Arc::new(Self { core, reader, policies, book, consents, audit, health, commands, running })
     }
 
     /// Answers one call. Never fails otherwise than by what the envelope says.
@@ -139,13 +149,24 @@ impl Service {
         let set = set?;
         let decision = trail.decided(self.decide(set.as_deref(), context, &asks)?);
         make_ready(set, context);
-        let gate = Gate { context, decision, book: &*self.book, consents: &*self.consents };
-        let Passed { ready, warnings, limits, receipt } = prepared.admit(&gate)?;
+        let people = (&self.core, &*self.consents);
+        let agreed = Agreed::to(decision, context, &request.input, people, Use::Take).await?;
+        let gate = Gate { context, decision, book: &*self.book, consents: &agreed };
+        let Passed { ready, warnings, limits, receipt } = match prepared.admit(&gate) {
+            Ok(passed) => passed,
+            Err(failure) => {
+                agreed.refused(&failure).await?;
+                return Err(failure);
+            }
+        };
         trail.admitted(limits);
         let outcome = ready.run(&self.call_for(request, context, script)).await;
         if outcome.is_err() {
             // Only if it was refused before anything was done for it.
             admission::refund(&receipt, &*self.book, trail.now)?;
+            if admission::was_refused(&receipt) {
+                agreed.give_back().await;
+            }
         }
         outcome.map(|done| done.warn(warnings))
     }
@@ -195,6 +216,8 @@ impl Service {
             preview: self.clone(),
             health: self.health.clone(),
             tool_count: OPERATIONS.len(),
+            commands: self.commands.clone(),
+            console: request.console.clone(),
         }
     }
 }

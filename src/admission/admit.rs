@@ -82,6 +82,11 @@ pub enum Demand<'a> {
 pub trait Consents: Send + Sync {
     /// Returns whether `demand` was met for exactly this request.
     fn given(&self, context: &Context, demand: Demand<'_>) -> bool;
+
+    /// Returns what stands for the request where approval of it is asked for.
+    fn digest(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// Nobody has agreed to anything.
@@ -143,6 +148,11 @@ pub fn foresee<T: Admissible>(
     let Prepared { input, account, .. } = prepare(input, context, decision, consents)?;
     book.probe(&account, &decision.charges, context.now)?;
     Ok((input, grant(context, decision)))
+}
+
+/// Returns whether a call was refused before anything was done for it.
+pub fn was_refused(receipt: &Receipt) -> bool {
+    receipt.course.refused()
 }
 
 /// Gives back what a call was charged, if it was refused before anything was done for it: its permit's
@@ -249,8 +259,17 @@ fn agreed(obligations: &Obligations, context: &Context, consents: &dyn Consents)
     for (group, policies) in &obligations.approvals {
         if !consents.given(context, Demand::Approval(group)) {
             let message = format!("{} demands the approval of another principal of group `{group}`", named(policies));
-            let failure = Failure::new(Code::ApprovalRequired, message)
-                .hint(format!("ask somebody of group `{group}` to approve this request"));
+            let mut failure = Failure::new(Code::ApprovalRequired, message);
+            failure.hint = Some(match consents.digest() {
+                Some(digest) => {
+                    failure.detail_mut().handle = Some(format!("approval:{digest}"));
+                    format!(
+                        "ask somebody of group `{group}` to run `pgsandbox approve --request-digest {digest}`, or to call `approve` with \
+                         that digest; then make the same request again"
+                    )
+                }
+                None => format!("ask somebody of group `{group}` to approve this request"),
+            });
             return Err(by(failure, policies, ObligationKind::Approval));
         }
     }

@@ -14,6 +14,7 @@ mod permit;
 
 pub use admit::{
     Admissible, Admitted, AppliedLimit, Consents, Demand, NoConsents, Receipt, admit, foresee, limits, refund,
+    was_refused,
 };
 pub use book::{ACCOUNT_KEYS_MAX, Account, Book, BookError, Entries, MemoryBook};
 pub use course::Course;

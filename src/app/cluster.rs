@@ -47,18 +47,17 @@ impl App {
     /// # Errors
     /// Fails if none is there and none could be, or may be, installed.
     pub async fn ensure_postgres(&self, may_install: bool, progress: &dyn Progress) -> Result<Vec<String>, Failure> {
-        let settings = self.cluster()?.settings();
-        let wanted = |found: &Installation| settings.major.is_none_or(|major| found.major == major);
-        let there = discover(&settings.binaries).await.into_iter().find(wanted);
-        if let Some(found) = there {
+        let cluster = self.cluster()?;
+        let (settings, major) = (cluster.settings(), cluster.known_major());
+        let installed = discover(&settings.binaries).await;
+        if let Some(found) = installed.iter().find(|found| major.is_none_or(|major| found.major == major)) {
             return Ok(vec![format!("PostgreSQL {} is installed in `{}`", found.version, found.bin_dir.display())]);
         }
         if !may_install {
-            return Err(Failure::new(Code::LocalPostgresUnavailable, "no Postgres server is installed")
-                .hint("say `--yes` to have it installed through the system's package manager"));
+            return Err(not_installed(major, &installed));
         }
         self.on_own_account(SystemReason::Installation, async |_permit| {
-            let found = install(settings.major, &settings.binaries, progress).await?;
+            let found = install(major, &settings.binaries, progress).await?;
             Ok(vec![format!("PostgreSQL {} was installed; no server of the package's own was started", found.version)])
         })
         .await
@@ -70,6 +69,25 @@ impl App {
                 .hint("leave `PGSANDBOX_CONFIG` and `PGSANDBOX_ADMIN_DATABASE_URL` unset, or add a profile with `managedLocal`")
         })
     }
+}
+
+/// Says which server is missing, and which are there.
+fn not_installed(major: Option<u16>, installed: &[Installation]) -> Failure {
+    let install = "say `--yes` to have it installed through the system's package manager";
+    let Some(major) = major else {
+        return Failure::new(Code::LocalPostgresUnavailable, "no Postgres server is installed").hint(install);
+    };
+    let there: Vec<String> =
+        installed.iter().map(|found| format!("{} in `{}`", found.version, found.bin_dir.display())).collect();
+    let there =
+        if there.is_empty() { "no other server is".to_owned() } else { format!("there is {}", there.join(", ")) };
+    let text = format!("PostgreSQL {major}, which the managed cluster needs, is not installed; {there}");
+    let hint = format!("{install}, or name its programs with `PGSANDBOX_POSTGRES_{major}_BIN_DIR`");
+    let mut failure = Failure::new(Code::LocalPostgresUnavailable, text)
+        .hint(hint)
+        .allowed(installed.iter().map(|found| found.major.to_string()));
+    failure.detail_mut().requested_version = Some(major.to_string());
+    failure
 }
 
 fn described(status: &ClusterStatus) -> String {

@@ -92,7 +92,7 @@ impl Health for AuditHealth {
     }
 }
 
-/// Whether spans are lost.
+/// Whether spans are lost, and whether the collector takes any.
 pub(super) struct TelemetryHealth(Arc<Telemetry>);
 
 impl TelemetryHealth {
@@ -107,6 +107,20 @@ impl Health for TelemetryHealth {
         let lost = self.0.lost_spans();
         let status = if lost == 0 { CheckStatus::Ok } else { CheckStatus::Warn };
         let remedy = (lost > 0).then_some("see whether the collector runs and takes spans fast enough");
-        vec![check("telemetry.lost_spans", status, format!("{lost} spans lost by this process"), remedy)]
+        let mut checks =
+            vec![check("telemetry.lost_spans", status, format!("{lost} spans lost by this process"), remedy)];
+        if let Some((endpoint, protocol)) = self.0.collector() {
+            let place = format!("`{endpoint}` by {}", protocol.as_str());
+            checks.push(match self.0.reach().await {
+                Ok(()) => check("telemetry.collector", CheckStatus::Ok, format!("takes spans at {place}"), None),
+                Err(fault) => {
+                    let detail = format!("does not take spans at {place}: {fault}");
+                    let remedy = "see that the collector runs there and speaks this protocol, and that the headers are \
+                                  what it asks for; requests are served all the same, and their spans lost";
+                    check("telemetry.collector", CheckStatus::Warn, detail, Some(remedy))
+                }
+            });
+        }
+        checks
     }
 }

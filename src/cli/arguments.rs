@@ -10,6 +10,9 @@ use crate::operation::{Entry, OPERATIONS, Toolset};
 /// The name of the argument that takes a whole input as JSON.
 pub(super) const INPUT: &str = "input";
 
+/// The most lines that `audit tail` prints.
+const TAIL_LINES_MAX: u64 = 100_000;
+
 /// Returns the whole grammar.
 pub(super) fn command() -> Command {
     let common = [Arg::new("format")
@@ -28,6 +31,8 @@ pub(super) fn command() -> Command {
                 .about("Sets up a managed cluster and plays the main job once, from creation to deletion")
                 .arg(flag("yes", "Install what is missing without asking")),
         )
+        .subcommand(super::setup::setup_command())
+        .subcommand(super::setup::uninstall_command())
         .subcommand(local())
         .subcommand(
             Command::new("tool")
@@ -35,6 +40,7 @@ pub(super) fn command() -> Command {
                 .arg(Arg::new("name").required(true).help("The operation, `run_sql` for instance"))
                 .arg(input()),
         )
+        .subcommand(with_database())
         .subcommand(audit())
         .subcommand(
             Command::new("policy")
@@ -67,6 +73,7 @@ fn mcp() -> Command {
             Arg::new("toolsets")
                 .long("toolsets")
                 .value_delimiter(',')
+                .action(ArgAction::Append)
                 .value_parser(PossibleValuesParser::new(Toolset::ALL.map(Toolset::as_str).into_iter().chain(["all"])))
                 .default_value(Toolset::Core.as_str())
                 .help("Groups of tools to show, separated by commas; `all` is every one"),
@@ -87,7 +94,9 @@ fn local() -> Command {
         .subcommand(Command::new("init").about("Initialises the cluster, if it is not there yet"))
         .subcommand(Command::new("start").about("Starts the cluster, if it does not run"))
         .subcommand(Command::new("stop").about("Stops the cluster"))
-        .subcommand(Command::new("status").about("Says whether the cluster runs, and where"))
+        .subcommand(
+            Command::new("status").about("Says whether the cluster runs, and where; ends with status 3 if it does not"),
+        )
 }
 
 fn audit() -> Command {
@@ -102,13 +111,65 @@ fn audit() -> Command {
                     Arg::new("lines")
                         .short('n')
                         .long("lines")
-                        .value_parser(clap::value_parser!(u64).range(1..=100_000))
+                        .value_parser(lines)
+                        .allow_negative_numbers(true)
                         .default_value("20")
-                        .help("How many lines"),
+                        .help("How many lines, 1 to 100000"),
                 )
                 .arg(Arg::new("operation").long("operation").help("Only this operation"))
                 .arg(Arg::new("id").long("id").help("Only this request")),
         )
+}
+
+/// What an argument takes, for what does not fit. It shows no value: that may be a secret in a wrong place.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Wanted(&'static str);
+
+fn lines(text: &str) -> Result<u64, Wanted> {
+    let number = text.parse().ok().filter(|lines| (1..=TAIL_LINES_MAX).contains(lines));
+    number.ok_or(Wanted("a whole number from 1 to 100000"))
+}
+
+fn with_database() -> Command {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let number = |name: &'static str, help: &'static str| {
+        text(name, "N", help).value_parser(clap::value_parser!(i64)).allow_negative_numbers(true)
+    };
+    let several =
+        |name: &'static str, value: &'static str, help: &'static str| text(name, value, help).action(ArgAction::Append);
+    Command::new("with-database")
+        .about("Makes a sandbox, runs a command with its credentials in DATABASE_URL and PG*, and removes the sandbox again")
+        .after_help("Exit code: the command's own; 128 and the signal's number if one ended it; 124 if its time was over; 125 if this program \
+                     failed or refused. With --format json the command's output goes to standard error, and standard output has the result alone.")
+        .arg(text("profile", "TEXT", "Profile name; default: the default profile"))
+        .arg(text("postgres-version", "TEXT", "Postgres major version"))
+        .arg(text("name-hint", "TEXT", "What the sandbox is for; becomes part of its name"))
+        .arg(number("ttl-minutes", "Minutes for the sandbox to live, should it be left"))
+        .arg(text("owner", "TEXT", "A group of work beneath you"))
+        .arg(several("labels", "KEY=VALUE", "A label of the sandbox; repeat for several"))
+        .arg(several("extensions", "NAME", "An extension to install; repeat for several"))
+        .arg(text("repo-path", "DIR", "Where the command runs, and what it may write; default: here"))
+        .arg(
+            text("cleanup", "WHEN", "When the sandbox is removed again")
+                .value_parser(["always", "on-success", "keep"])
+                .default_value("always"),
+        )
+        .arg(number("timeout-seconds", "Time for the command, 1 to 600; default 600"))
+        .arg(several("database-url-env-names", "NAME", "A further name for the database URL; repeat for several"))
+        .arg(text("connection-mode", "direct|localContainer", "From where the command reaches the database; default direct"))
+        .arg(command_words().required(true))
+}
+
+/// A command's words, after `--`.
+fn command_words() -> Arg {
+    Arg::new("command")
+        .last(true)
+        .num_args(1..)
+        .value_name("COMMAND")
+        .help("The program and its arguments; no shell reads them")
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
@@ -142,9 +203,12 @@ fn kebab(name: &str) -> String {
 }
 
 /// Arguments whose values may begin with `-`: SQL does with a comment, a parameter with a minus.
-const FREE: [&str; 3] = ["sql", "stdin", "params"];
+const FREE: [&str; 5] = ["sql", "stdin", "params", "migrationCommand", "seedCommand"];
 
 fn argument(name: &str, schema: &Value) -> Arg {
+    if name == "command" {
+        return command_words();
+    }
     let kind = type_of(schema);
     let mut help = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
     if matches!(kind, "array" | "object") {
@@ -183,7 +247,9 @@ pub(super) fn input_of(entry: &Entry, matches: &ArgMatches, whole: Option<JsonOb
         let Some(values) = matches.get_many::<String>(name) else { continue };
         let values: Vec<&str> = values.map(String::as_str).collect();
         let value = value(schema, &values).map_err(|fault| format!("--{}: {fault}", kebab(name)))?;
-        input.insert(name.clone(), value);
+        if input.insert(name.clone(), value).is_some() {
+            return Err(format!("`--{}` stands beside `--{INPUT}`, which has `{name}` as well", kebab(name)));
+        }
     }
     Ok(input)
 }
@@ -213,12 +279,18 @@ fn item(schema: &Value, kind: &str, text: &str) -> Value {
 fn pairs(schema: &Value, values: &[&str]) -> Result<Value, String> {
     let mut object = Map::new();
     for pair in values {
-        if let Ok(Value::Object(whole)) = serde_json::from_str(pair) {
-            object.extend(whole);
-            continue;
+        let entries = match serde_json::from_str(pair) {
+            Ok(Value::Object(whole)) => whole,
+            Ok(_) | Err(_) => {
+                let (key, value) = pair.split_once('=').ok_or("key=value is wanted, or a JSON object")?;
+                Map::from_iter([(key.to_owned(), item(schema, "/additionalProperties/type", value))])
+            }
+        };
+        for (key, value) in entries {
+            if object.insert(key, value).is_some() {
+                return Err("a key is given twice".to_owned());
+            }
         }
-        let (key, value) = pair.split_once('=').ok_or("key=value is wanted, or a JSON object")?;
-        object.insert(key.to_owned(), item(schema, "/additionalProperties/type", value));
     }
     Ok(Value::Object(object))
 }

@@ -10,7 +10,11 @@ use super::complain;
 use super::render::{self, Format, line};
 use crate::app::App;
 use crate::audit;
-use crate::model::{Code, Failure, counted};
+use crate::model::{Code, Failure, RequestId, counted};
+
+const IDS: &str = "a reply says its call's id as `requestId`, and each entry as `id`";
+const OPERATIONS: &str =
+    "operations are named as tools are, `run_sql` for instance; `docs/reference/audit.md` has the others";
 
 /// Runs `audit …`.
 pub(super) fn run(matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
@@ -66,7 +70,19 @@ fn tail(matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
         id: matches.get_one::<String>("id").cloned(),
         ..audit::Filter::default()
     };
+    if let Some(Err(_)) = filter.id.as_deref().map(str::parse::<RequestId>) {
+        complain(&Failure::new(Code::InvalidArguments, "`--id` is no id of a request").hint(IDS), format);
+        return ExitCode::from(2);
+    }
     match audit::tail(app.audit_dir(), usize::try_from(lines).unwrap_or(usize::MAX), &filter) {
+        Ok(entries) if entries.is_empty() && (filter.id.is_some() || filter.operation.is_some()) => {
+            let (what, hint) = match (&filter.id, &filter.operation) {
+                (Some(_), Some(_)) => ("this `--id` and this `--operation`", IDS),
+                (Some(_), None) => ("this `--id`", IDS),
+                (None, _) => ("this `--operation`", OPERATIONS),
+            };
+            complain(&Failure::new(Code::InvalidArguments, format!("no entry has {what}")).hint(hint), format)
+        }
         Ok(entries) => {
             entries.iter().for_each(|entry| render::json(entry));
             ExitCode::SUCCESS

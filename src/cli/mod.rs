@@ -10,6 +10,8 @@ mod quickstart;
 pub mod reference;
 mod refused;
 mod render;
+mod setup;
+mod with_database;
 
 use std::io::Read;
 use std::process::ExitCode;
@@ -32,6 +34,9 @@ use crate::service::Request;
 /// The longest input read from a file or standard input, in bytes.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
+/// The status of a call that went on to its end although statements failed: as psql ends where one stops a script.
+const STATEMENTS_FAILED: u8 = 3;
+
 /// What the command line asks for.
 pub enum Command {
     /// Serve MCP over standard input and output.
@@ -41,6 +46,8 @@ pub enum Command {
         /// Where row data travels: `structured` or `text`.
         rows_in: String,
     },
+    /// What needs nothing of the program's own: neither its configuration nor its state directory.
+    Apart(Box<ArgMatches>),
     /// Anything else.
     Other(Box<ArgMatches>),
 }
@@ -63,8 +70,20 @@ pub fn parse(arguments: &[std::ffi::OsString], interactive: bool) -> Result<Comm
             Ok(matches) => Ok(Command::Other(Box::new(matches))),
             Err(help) => Err(help),
         },
+        Some(("setup" | "uninstall", _)) => Ok(Command::Apart(Box::new(matches))),
         Some(_) => Ok(Command::Other(Box::new(matches))),
     }
+}
+
+/// Runs a command that needs nothing of the program's own.
+pub fn run_apart(matches: &ArgMatches) -> ExitCode {
+    let plain = format_asked(matches);
+    let code = match matches.subcommand() {
+        Some(("setup", of)) => setup::setup(of, plain),
+        Some(("uninstall", of)) => setup::uninstall(of, plain),
+        Some(_) | None => ExitCode::FAILURE,
+    };
+    if render::is_written() { code } else { ExitCode::FAILURE }
 }
 
 /// Returns the toolsets that are asked for, `all` being every one.
@@ -104,6 +123,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
             let name = of.get_one::<String>("name").map(String::as_str).unwrap_or_default();
             operation(name, whole_input(of), app, format).await
         }
+        "with-database" => with_database::run(of, app, plain).await,
         "cleanup" => from_arguments("cleanup_expired", of, app, format).await,
         command => from_arguments(&command.replace('-', "_"), of, app, format).await,
     }
@@ -127,7 +147,17 @@ async fn operation(name: &str, input: Result<Option<JsonObject>, String>, app: &
     };
     let envelope = app.service.call(request(app.principal(Transport::Cli), name, input, Arc::new(Said))).await;
     render::envelope(&envelope, format);
-    if envelope.ok && !found_wanting(&envelope) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match envelope.ok {
+        true if statements_failed(&envelope) => ExitCode::from(STATEMENTS_FAILED),
+        true if !found_wanting(&envelope) => ExitCode::SUCCESS,
+        true | false => ExitCode::FAILURE,
+    }
+}
+
+/// Returns whether a call that went on after statements that failed, as it was told to, had any.
+fn statements_failed(envelope: &Envelope) -> bool {
+    let failures = envelope.result.as_ref().and_then(|result| result.get("statementsFailed"));
+    failures.and_then(Value::as_u64).is_some_and(|failed| failed > 0)
 }
 
 /// Returns whether a call that was carried out, `doctor` for instance, says of what it looked at that it is not in order.
@@ -148,7 +178,16 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
         }
         on_signal.cancel();
     });
-    Request { method: "cli", principal, operation: operation.to_owned(), input, progress, cancel, traceparent: None }
+    Request {
+        method: "cli",
+        principal,
+        operation: operation.to_owned(),
+        input,
+        progress,
+        cancel,
+        traceparent: None,
+        console: None,
+    }
 }
 
 /// Progress, on standard error.
@@ -253,4 +292,31 @@ async fn keys(app: &App, format: Format) -> ExitCode {
 fn complain(failure: &Failure, format: Format) -> ExitCode {
     render::failures(std::slice::from_ref(failure), format);
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_toolsets(line: &[&str], expected: Option<&[Toolset]>) {
+        let arguments: Vec<std::ffi::OsString> = ["pgsandbox"].iter().chain(line).map(Into::into).collect();
+        let shown = parse(&arguments, false).ok().map(|command| match command {
+            Command::Mcp { toolsets, .. } => toolsets,
+            Command::Apart(_) | Command::Other(_) => panic!("{line:?} is another command"),
+        });
+        assert_eq!(shown.as_deref(), expected, "{line:?}");
+    }
+
+    #[test]
+    fn clients_are_shown_the_groups_of_tools_they_ask_for() {
+        check_toolsets(&[], Some(&[Toolset::Core]));
+        check_toolsets(&["mcp"], Some(&[Toolset::Core]));
+        check_toolsets(&["mcp", "--toolsets", "schema,core"], Some(&[Toolset::Core, Toolset::Schema]));
+        check_toolsets(
+            &["mcp", "--toolsets", "copies", "--toolsets", "schema"],
+            Some(&[Toolset::Copies, Toolset::Schema]),
+        );
+        check_toolsets(&["mcp", "--toolsets", "all"], Some(&Toolset::ALL));
+        check_toolsets(&["mcp", "--toolsets", "nope"], None);
+    }
 }

@@ -6,14 +6,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::render::{Format, line, say};
+use super::setup::Entry;
 use super::{Said, complain, request};
 use crate::app::App;
 use crate::model::{Silent, Transport};
 use crate::operation::Envelope;
-
-/// Variables that a client's configuration repeats. None of them holds a secret.
-const CARRIED: [&str; 5] =
-    ["PGSANDBOX_HOME", "PGSANDBOX_CONFIG", "PGSANDBOX_POLICIES", "PGSANDBOX_OWNER", "PGSANDBOX_POSTGRES_BIN_DIR"];
 
 /// Runs `quickstart`.
 pub(super) async fn run(app: &App, install: bool) -> ExitCode {
@@ -51,11 +48,12 @@ async fn play(app: &App) -> Result<(), String> {
     played?;
     line("");
     line("Paste this into your MCP client's configuration:");
-    let (program, environment) = (program(), environment());
-    line(&client_configuration(&program, &environment));
+    let entry = Entry::of_this_process();
+    line(&client_configuration(&entry));
+    line("or let `pgsandbox setup` write it.");
     line("");
-    let set: String = environment.iter().map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
-    line(&format!("The cluster keeps running; `{set}{} local stop` stops it.", quoted(&program)));
+    let set: String = entry.env.iter().map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
+    line(&format!("The cluster keeps running; `{set}{} local stop` stops it.", quoted(&entry.command)));
     Ok(())
 }
 
@@ -102,22 +100,10 @@ async fn call(app: &App, operation: &str, input: Value) -> Result<Value, String>
     }
 }
 
-/// Returns this program's path: it need not be on anybody's `PATH`.
-fn program() -> String {
-    let program = std::env::current_exe().ok().and_then(|path| path.to_str().map(str::to_owned));
-    program.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned())
-}
-
-/// Returns what of this run's environment a client has to repeat to meet the same state directory, profiles and owner.
-fn environment() -> Vec<(String, String)> {
-    let set = CARRIED.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
-    set.filter(|(_, value)| !value.is_empty()).collect()
-}
-
-fn client_configuration(program: &str, environment: &[(String, String)]) -> String {
-    let mut server = json!({"command": program, "args": ["mcp"]});
-    if let (false, Some(server)) = (environment.is_empty(), server.as_object_mut()) {
-        let environment = environment.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+fn client_configuration(entry: &Entry) -> String {
+    let mut server = json!({"command": entry.command, "args": entry.args});
+    if let (false, Some(server)) = (entry.env.is_empty(), server.as_object_mut()) {
+        let environment = entry.env.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
         server.insert("env".to_owned(), Value::Object(environment.collect()));
     }
     serde_json::to_string_pretty(&json!({"mcpServers": {"pgsandbox": server}})).unwrap_or_default()
@@ -139,10 +125,11 @@ mod tests {
 
     #[test]
     fn a_client_is_told_the_environment_that_was_used() {
-        let environment = [("PGSANDBOX_HOME".to_owned(), "/a b".to_owned())];
-        let told: Value = serde_json::from_str(&client_configuration("/p", &environment)).unwrap();
+        let entry = |env| Entry { command: "/p".to_owned(), args: vec!["mcp".to_owned()], env };
+        let environment = vec![("PGSANDBOX_HOME".to_owned(), "/a b".to_owned())];
+        let told: Value = serde_json::from_str(&client_configuration(&entry(environment))).unwrap();
         assert_eq!(told.pointer("/mcpServers/pgsandbox/env"), Some(&json!({"PGSANDBOX_HOME": "/a b"})));
-        let told: Value = serde_json::from_str(&client_configuration("/p", &[])).unwrap();
+        let told: Value = serde_json::from_str(&client_configuration(&entry(Vec::new()))).unwrap();
         assert_eq!(told.pointer("/mcpServers/pgsandbox"), Some(&json!({"command": "/p", "args": ["mcp"]})));
     }
 

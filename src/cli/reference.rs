@@ -27,12 +27,13 @@ pub fn pages() -> Vec<(&'static str, String)> {
 
 fn operations() -> String {
     let mut page = format!(
-        "{GENERATED}# Operations\n\nEvery operation is an MCP tool and a command of the same name with `-` for `_`. Unknown arguments are refused.\n\
+        "{GENERATED}# Operations\n\nEvery operation is an MCP tool and a command of the same name with `-` for `_`. Clients are shown the tools of the toolset `core`; `pgsandbox mcp --toolsets core,schema` shows more, `all` shows all. Unknown arguments are refused.\n\
          The result stands in the envelope's `result`.\n"
     );
     for entry in &OPERATIONS {
         let spec = entry.spec;
-        let _ = write!(page, "\n## {}\n\n{}\n\nImpact: {}.\n\n", spec.name, spec.help, spec.impact.as_str());
+        let (impact, toolset) = (spec.impact.as_str(), spec.toolset.as_str());
+        let _ = write!(page, "\n## {}\n\n{}\n\nImpact: {impact}. Toolset: {toolset}.\n\n", spec.name, spec.help);
         table(&mut page, "argument", entry.input_schema());
         page.push('\n');
         if let Some(Value::Object(result)) = entry.output_schema().get("properties").and_then(|p| p.get("result")) {

@@ -2,11 +2,14 @@
 //!
 //! What is said names arguments and commands and never shows a value, which may be SQL or a secret.
 
+use std::error::Error as _;
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use super::arguments::Wanted;
 use super::render::{self, Format};
 use crate::app::Refusal;
 use crate::model::{Code, Failure};
@@ -27,8 +30,8 @@ pub fn refused(refusal: &Refusal, format: Format) -> ExitCode {
 /// Says what is wrong with a command line, or prints the help that was asked for.
 pub fn misread(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
-        drop(error.print());
-        return ExitCode::SUCCESS;
+        let printed = error.print().and_then(|()| io::stdout().flush());
+        return render::written(printed);
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         drop(error.print());
@@ -78,7 +81,11 @@ fn failure(error: &clap::Error) -> Failure {
             format!("arguments are missing: {}", said(ContextKind::InvalidArg).join(", "))
         }
         (ErrorKind::ArgumentConflict, Some(name)) => format!("`{name}` is given twice, or beside what excludes it"),
-        (_, Some(name)) => format!("`{name}` cannot take the value that is given"),
+        (_, Some(name)) => {
+            let wanted = error.source().and_then(|source| source.downcast_ref::<Wanted>());
+            let wanted = wanted.map(|wanted| format!("; it takes {wanted}")).unwrap_or_default();
+            format!("`{name}` cannot take the value that is given{wanted}")
+        }
         (kind, None) => format!("the command line cannot be read: {kind}"),
     };
     let nearest = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand].into_iter().flat_map(said).next();
@@ -120,7 +127,12 @@ mod tests {
         check(&[&"x".repeat(NAME_CHARS_MAX)], &"x".repeat(NAME_CHARS_MAX));
         check(&[&"x".repeat(NAME_CHARS_MAX + 1)], "the first word is no command");
         check(&["run-sql", "--readonly=hunter2"], "`--readonly` cannot take the value");
-        check(&["audit", "tail", "-n", "hunter2"], "`--lines` cannot take the value");
+        for out in ["hunter2", "0", "100001", "-1"] {
+            check(
+                &["audit", "tail", "-n", out],
+                "`--lines` cannot take the value that is given; it takes a whole number from 1 to 100000",
+            );
+        }
         check(&["--format", "hunter2", "doctor"], "`--format` cannot take the value");
         check(&["tool"], "arguments are missing: <name>");
         check(&["doctor", "--format", "json", "--format", "hunter2"], "`--format`");

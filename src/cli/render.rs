@@ -2,8 +2,10 @@
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::Deserialize;
 use serde_json::{Value, json as object};
 
 use crate::model::Failure;
@@ -47,10 +49,22 @@ pub(super) fn line(text: &str) {
 /// Writes a line to standard output for programs, as it is. A reader that went away is no fault of ours.
 pub(super) fn json(text: &str) {
     let mut out = io::stdout().lock();
-    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    drop(out);
+    note(written);
+}
+
+fn note(written: io::Result<()>) {
+    let Err(error) = written else { return };
     if error.kind() != io::ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
         say(&format!("error: standard output cannot be written: {error}"));
     }
+}
+
+/// Returns the status for what was written to standard output by others.
+pub(super) fn written(written: io::Result<()>) -> ExitCode {
+    note(written);
+    if is_written() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Returns whether everything that was to be read on standard output was written.
@@ -102,9 +116,7 @@ pub(super) fn envelope(envelope: &Envelope, format: Format) {
 fn text(envelope: &Envelope) {
     for failed in &envelope.errors {
         match (&failed.sqlstate, failed.statement_index) {
-            (Some(sqlstate), Some(index)) => {
-                statement_failed(&failed.message, failed.hint.as_deref(), index, sqlstate, &failed.code);
-            }
+            (Some(_), Some(_)) => statement_failed(failed),
             (_, _) => error(failed),
         }
         say(&format!("request: {}", envelope.request_id));
@@ -125,27 +137,27 @@ fn text(envelope: &Envelope) {
 
 /// Writes what the server said of the caller's statement. It may quote it, and is like a row of a result: standard
 /// error is kept by many who are not the caller.
-fn statement_failed(message: &str, hint: Option<&str>, index: u32, sqlstate: &str, code: &str) {
-    line(message);
-    hint.iter().for_each(|hint| line(&format!("hint: {hint}")));
+fn statement_failed(failed: &EnvelopeError) {
+    line(&failed.message);
+    failed.context.iter().for_each(|context| line(&format!("context: {context}")));
+    failed.hint.iter().for_each(|hint| line(&format!("hint: {hint}")));
+    let index = failed.statement_index.map(|index| format!(" {index}")).unwrap_or_default();
+    let on = failed.line.map(|line| format!(" on line {line}")).unwrap_or_default();
+    let at = failed.position.map(|position| format!(", at its character {position}")).unwrap_or_default();
     // Without a state it was not the server that refused.
-    let state = if sqlstate.is_empty() { String::new() } else { format!(", SQLSTATE {sqlstate}") };
-    say(&format!("error: statement {index} failed{state} [{code}]"));
+    let state = failed.sqlstate.as_ref().map(|state| format!(", SQLSTATE {state}")).unwrap_or_default();
+    say(&format!("error: statement{index} failed{on}{at}{state} [{}]", failed.code));
 }
 
 /// Writes what a call that ran its statements has beside their rows: notices, and statements that failed while it went on.
 fn said_beside(result: &Value) {
     let list = |key: &str| result.get(key).and_then(Value::as_array).into_iter().flatten();
-    let word = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     for notice in list("notices") {
-        line(&format!("{}: {}", word(notice, "severity"), word(notice, "message")));
+        let word = |key: &str| notice.get(key).and_then(Value::as_str).unwrap_or_default();
+        line(&format!("{}: {}", word("severity"), word("message")));
     }
-    for failed in list("statementFailures") {
-        let index = failed.get("statementIndex").and_then(Value::as_u64).and_then(|index| u32::try_from(index).ok());
-        let hint = failed.get("hint").and_then(Value::as_str);
-        let (sqlstate, code) = (word(failed, "sqlstate"), word(failed, "code"));
-        statement_failed(&word(failed, "message"), hint, index.unwrap_or_default(), &sqlstate, &code);
-    }
+    let read = |failed: &Value| EnvelopeError::deserialize(failed).ok();
+    list("statementFailures").filter_map(read).for_each(|failed| statement_failed(&failed));
 }
 
 /// Writes a result set as an aligned table.

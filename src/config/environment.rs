@@ -7,10 +7,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::keys::{TEST_PREFIX, VARIABLE_PREFIX, VARIABLES, Variable, VariableScope, key_at};
+use super::keys::{Kind, TEST_PREFIX, VARIABLE_PREFIX, VARIABLES, Variable, VariableScope, key_at};
 use super::read::{Faults, Found, major, range, shown, unknown, version_expected};
 use super::resolve::{ProfileInput, profiles};
-use super::{BinDirs, Config, ConfigError, StateDir, file};
+use super::{BinDirs, CommandsConfig, Config, ConfigError, StateDir, file};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::model::Secret;
 use crate::telemetry::{TelemetrySettings, filter_fault};
@@ -70,6 +70,49 @@ impl Environment {
         }
         None
     }
+}
+
+impl Environment {
+    /// Returns what another process has to be given to meet the same state directory, servers and owner, in the order of
+    /// the reference page: variables that this program reads and that hold no secret.
+    pub fn repeatable(&self) -> Vec<(String, String)> {
+        let mut found: Vec<_> = self.set().filter(|(name, _)| !is_secret(name)).collect();
+        let place = |name: &str| VARIABLES.iter().position(|variable| variable.name == name).unwrap_or(usize::MAX);
+        found.sort_by(|(a, _), (b, _)| (place(a), a).cmp(&(place(b), b)));
+        found
+    }
+
+    /// Returns the names of the variables that are set, count, and hold a secret.
+    pub fn secrets(&self) -> Vec<String> {
+        self.set().map(|(name, _)| name).filter(|name| is_secret(name)).collect()
+    }
+
+    /// Returns the variables that this program reads and that have a value.
+    fn set(&self) -> impl Iterator<Item = (String, String)> {
+        let text = |text: &OsString| text.to_str().map(str::to_owned);
+        let all = self.variables.iter().filter_map(move |(name, value)| Some((text(name)?, text(value)?)));
+        all.filter(|(name, value)| !value.is_empty() && is_read(name))
+    }
+}
+
+fn is_read(name: &str) -> bool {
+    is_major_bin_dir(name) || VARIABLES.iter().any(|v| v.name == name && v.scope != VariableScope::Ignored)
+}
+
+fn is_secret(name: &str) -> bool {
+    let variable = VARIABLES.iter().find(|variable| variable.name == name);
+    variable.and_then(|variable| key_at(variable.key?)).is_some_and(|key| key.kind == Kind::Secret)
+}
+
+/// Returns where state is kept, whatever else is configured.
+///
+/// # Errors
+/// Fails if no directory is named, or one that cannot be meant.
+pub(super) fn state_dir(environment: &Environment) -> Result<StateDir, ConfigError> {
+    let faults = Faults::default();
+    let home = home(environment, &faults);
+    let faults = faults.into_inner();
+    if faults.is_empty() { Ok(home) } else { Err(ConfigError { faults }) }
 }
 
 /// What holds with and without a configuration file.
@@ -246,9 +289,14 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         home: common.home,
         profiles,
         default_profile,
+        sources: Vec::new(),
+        bin_dirs: common.bin_dirs,
         policies,
+        key_command: None,
+        commands: CommandsConfig::default(),
         telemetry: TelemetrySettings { log_filter: common.log_filter, export: None },
         owner: common.owner,
+        file: None,
         warnings: Vec::new(),
     })
 }

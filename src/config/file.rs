@@ -9,12 +9,14 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use super::environment::{Common, Environment};
-use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT};
+use super::keys::{EXPORT_TIMEOUT_MS_DEFAULT, QUEUE_SPANS_DEFAULT, VARIABLE_PREFIX};
 use super::node::Node;
 use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{ProfileInput, profiles};
-use super::{Config, Source, StateDir, seen_from};
+use super::sources::sources;
+use super::{CommandsConfig, Config, Source, StateDir, seen_from};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
+use crate::command::Confinement;
 use crate::model::{Secret, fault};
 use crate::telemetry::{ExportSettings, OtlpProtocol, TelemetrySettings, endpoint_fault, header_fault};
 
@@ -59,19 +61,34 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     };
     let default = root.text("defaultProfile");
     let profiles = profiles(inputs, default, &common.bin_dirs, faults);
+    let sources = root.objects("sources").map(|items| {
+        let known = profiles.as_ref().map(|(profiles, _)| profiles.as_slice());
+        sources(items, known, environment, faults)
+    });
     let policies = root.text("policies").and_then(|found| existing_file(base, &found, faults));
+    let key_command = root.texts("keyCommand").and_then(|found| key_command(found, faults));
     let audit = audit(&root, &common.home, faults);
+    let commands = root.object("commands").map(|commands| self::commands(&commands, faults)).unwrap_or_default();
     let export = root.object("telemetry").and_then(|telemetry| export(&telemetry, environment, faults));
     let (profiles, default_profile) = profiles?;
-    let warnings = warnings(path, profiles.iter().map(|profile| &profile.source));
+    let sources = sources.unwrap_or_default();
+    let admin_url = profiles.iter().any(|profile| matches!(profile.source, Source::External { .. }));
+    let source_url = root.objects("sources").into_iter().flatten().any(|item| item.has("url"))
+        && sources.iter().any(|source| source.url.credentials.password.is_some());
+    let warnings = warnings(path, admin_url, source_url);
     Some(Config {
         home: common.home,
         profiles,
         default_profile,
+        sources,
+        bin_dirs: common.bin_dirs,
         policies,
+        key_command,
         audit,
+        commands,
         telemetry: TelemetrySettings { log_filter: common.log_filter, export },
         owner: common.owner,
+        file: Some(path.to_path_buf()),
         warnings,
     })
 }
@@ -132,6 +149,14 @@ fn existing_file(base: &Path, found: &Found<String>, faults: &Faults) -> Option<
     None
 }
 
+fn key_command(found: Found<Vec<String>>, faults: &Faults) -> Option<Vec<String>> {
+    if found.value.first().is_some_and(|program| Path::new(program).is_absolute()) {
+        return Some(found.value);
+    }
+    faults.add(found.place, "does not begin with the absolute path of a program");
+    None
+}
+
 fn audit(root: &Reader<'_>, home: &StateDir, faults: &Faults) -> AuditSettings {
     let mut settings = AuditSettings {
         dir: home.audit(),
@@ -159,6 +184,39 @@ fn audit(root: &Reader<'_>, home: &StateDir, faults: &Faults) -> AuditSettings {
         settings.rotate_bytes = bytes.value;
     }
     settings
+}
+
+fn commands(commands: &Reader<'_>, faults: &Faults) -> CommandsConfig {
+    let paths = |key: &str| {
+        let Some(found) = commands.texts(key) else { return Vec::new() };
+        if found.value.iter().any(|path| !Path::new(path).is_absolute()) {
+            faults.add(&found.place, "holds something that is not an absolute path");
+        }
+        found.value.into_iter().map(PathBuf::from).collect()
+    };
+    let environment = commands.texts("environment").map(|found| {
+        let is_name = |name: &String| {
+            let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            letters && !name.is_empty() && !name.starts_with(VARIABLE_PREFIX) && !name.starts_with("LD_")
+        };
+        if !found.value.iter().all(is_name) {
+            let text =
+                format!("holds something that is no variable's name, or begins with `{VARIABLE_PREFIX}` or `LD_`");
+            faults.add(&found.place, text);
+        }
+        found.value
+    });
+    let confinement = match commands.word("confinement").as_ref().map(|found| found.value) {
+        Some("available") => Confinement::WhenAvailable,
+        Some(_) | None => Confinement::Required,
+    };
+    CommandsConfig {
+        confinement,
+        repositories: paths("repositories"),
+        readable: paths("readable"),
+        writable: paths("writable"),
+        environment: environment.unwrap_or_default(),
+    }
 }
 
 fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) -> Option<ExportSettings> {
@@ -222,13 +280,16 @@ fn export(telemetry: &Reader<'_>, environment: &Environment, faults: &Faults) ->
         .flatten()
 }
 
-/// Says if others can read admin URLs in the file.
-fn warnings<'a>(path: &Path, mut sources: impl Iterator<Item = &'a Source>) -> Vec<String> {
-    let secret = sources.any(|source| matches!(source, Source::External { .. }));
+/// Says if others can read URLs in the file that let somebody in.
+fn warnings(path: &Path, admin_url: bool, source_url: bool) -> Vec<String> {
     let mode = fs::metadata(path).map_or(0, |meta| meta.permissions().mode());
-    if secret && mode & 0o077 != 0 {
-        let text = format!("`{}` holds an admin URL and others may read it; `chmod 600` it", path.display());
-        return vec![text];
+    let what = match (admin_url, source_url) {
+        (true, _) => "an admin URL",
+        (false, true) => "the password of a source",
+        (false, false) => return Vec::new(),
+    };
+    if mode & 0o077 == 0 {
+        return Vec::new();
     }
-    Vec::new()
+    vec![format!("`{}` holds {what} and others may read it; `chmod 600` it", path.display())]
 }

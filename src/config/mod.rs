@@ -12,6 +12,7 @@ mod node;
 pub mod policies;
 mod read;
 mod resolve;
+mod sources;
 mod state_dir;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,10 @@ pub use environment::Environment;
 pub use state_dir::{StateDir, StateDirError};
 
 use crate::audit::AuditSettings;
+use crate::command::Confinement;
+use crate::engine::postgres::PostgresUrl;
 use crate::model::{Code, Failure, Secret};
+use crate::secret::PasswordSource;
 use crate::telemetry::TelemetrySettings;
 
 /// All that is configured.
@@ -34,16 +38,41 @@ pub struct Config {
     pub profiles: Vec<ProfileConfig>,
     /// The name of one of them.
     pub default_profile: String,
+    /// Databases that may be cloned by name, in the order they were written.
+    pub sources: Vec<CloneSourceConfig>,
+    /// Where client programs of Postgres are looked for first.
+    pub bin_dirs: BinDirs,
     /// The policy TOML; `None` for the bundled policies.
     pub policies: Option<PathBuf>,
+    /// The program that prints the keys, with its arguments; `None` for the key file of the state directory.
+    pub key_command: Option<Vec<String>>,
     /// The audit log.
     pub audit: AuditSettings,
+    /// How commands of repositories are run.
+    pub commands: CommandsConfig,
     /// Log and traces.
     pub telemetry: TelemetrySettings,
     /// In whose name local calls are made, if not the local user's.
     pub owner: Option<String>,
+    /// The file that was read, if one was.
+    pub file: Option<PathBuf>,
     /// What works and should be looked at.
     pub warnings: Vec<String>,
+}
+
+/// How commands of repositories are run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandsConfig {
+    /// What to do where they cannot be confined.
+    pub confinement: Confinement,
+    /// Directories below which repositories may be; empty for anywhere.
+    pub repositories: Vec<PathBuf>,
+    /// What they may read and execute besides.
+    pub readable: Vec<PathBuf>,
+    /// What they may write besides.
+    pub writable: Vec<PathBuf>,
+    /// Variables that are passed on besides.
+    pub environment: Vec<String>,
 }
 
 impl Config {
@@ -93,6 +122,21 @@ pub enum Source {
         /// The major version it must have.
         postgres_version: Option<u16>,
     },
+}
+
+/// A database that may be cloned by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloneSourceConfig {
+    /// Unique among the sources.
+    pub name: String,
+    /// Where it is, and who reads it.
+    pub url: PostgresUrl,
+    /// Where the password is kept, if the URL has none.
+    pub password: Option<PasswordSource>,
+    /// Whether it is a production database.
+    pub production: bool,
+    /// The profiles into which it may be cloned; `None` for all.
+    pub profiles: Option<Vec<String>>,
 }
 
 /// Directories of server programs, from the environment.
@@ -146,6 +190,14 @@ impl From<ConfigError> for Failure {
 /// Fails with every fault there is.
 pub fn load(environment: &Environment) -> Result<Config, ConfigError> {
     environment::load(environment)
+}
+
+/// Returns where state is kept, whatever else is configured. Looks at nothing.
+///
+/// # Errors
+/// Fails if no directory is named, or one that cannot be meant.
+pub fn state_dir(environment: &Environment) -> Result<StateDir, ConfigError> {
+    environment::state_dir(environment)
 }
 
 /// Returns `path`, seen from `base` if it is relative.

@@ -13,7 +13,7 @@ use crate::model::{Secret, prefix_fault};
 /// Extensions that reach other servers or files, or run untrusted code: no configuration may allow them.
 const EXTENSIONS_NEVER: [&str; 8] =
     ["adminpack", "dblink", "file_fdw", "plperlu", "plpython3u", "plpythonu", "pltclu", "postgres_fdw"];
-/// The longest name of a profile, in bytes.
+/// The longest name of a profile or source, in bytes.
 const PROFILE_NAME_BYTES_MAX: usize = 64;
 /// The longest name of an extension, in bytes, as Postgres keeps it.
 const EXTENSION_NAME_BYTES_MAX: usize = 63;
@@ -44,14 +44,21 @@ pub(super) fn profiles(
 ) -> Option<(Vec<ProfileConfig>, String)> {
     let mut names = BTreeSet::new();
     let several = inputs.len() > 1;
-    let mut profiles = Vec::new();
+    let mut profiles: Vec<ProfileConfig> = Vec::new();
     for input in inputs {
         if let Some(name) = &input.name
             && !names.insert(name.value.clone())
         {
             faults.add(&name.place, format!("names a second profile `{}`", shown(&name.value)));
         }
-        profiles.extend(profile(input, bin_dirs, faults));
+        let place = input.place.clone();
+        let Some(profile) = profile(input, bin_dirs, faults) else { continue };
+        if let Some(other) =
+            profiles.iter().find(|other| other.name != profile.name && share_sandboxes(other, &profile))
+        {
+            faults.add(place, one_server(&other.name, &profile.name, matches!(profile.source, Source::Managed { .. })));
+        }
+        profiles.push(profile);
     }
     let default_profile = match default {
         Some(default) if names.contains(&default.value) => default.value,
@@ -67,6 +74,41 @@ pub(super) fn profiles(
         None => profiles.first()?.name.clone(),
     };
     Some((profiles, default_profile))
+}
+
+/// Returns whether two profiles keep their sandboxes in one place, as far as that can be told without asking a server:
+/// each would list, count and remove the other's.
+fn share_sandboxes(one: &ProfileConfig, other: &ProfileConfig) -> bool {
+    if one.prefix != other.prefix {
+        return false;
+    }
+    match (&one.source, &other.source) {
+        // Each major has a cluster of its own; without one it is whichever is there.
+        (Source::Managed { postgres_version: one, .. }, Source::Managed { postgres_version: other, .. }) => {
+            one.is_none() || other.is_none() || one == other
+        }
+        (Source::External { admin_url: one, .. }, Source::External { admin_url: other, .. }) => {
+            let place = |url: &Secret| {
+                let parsed = PostgresUrl::parse(url.expose(), UrlOrigin::Operator).ok()?;
+                Some((parsed.endpoint.host, parsed.endpoint.port, parsed.database))
+            };
+            // One that cannot be read is a fault already.
+            place(one).is_some_and(|one| Some(one) == place(other))
+        }
+        (Source::Managed { .. }, Source::External { .. }) | (Source::External { .. }, Source::Managed { .. }) => false,
+    }
+}
+
+fn one_server(first: &str, second: &str, managed: bool) -> String {
+    let (where_, or) = if managed {
+        ("the managed cluster", ", or each another `postgresVersion`")
+    } else {
+        ("the same server and database", "")
+    };
+    format!(
+        "makes profile `{second}` one with profile `{first}`: both are on {where_} with one `databasePrefix`, and would list, \
+         count and remove each other's sandboxes; give one of them another `databasePrefix`{or}"
+    )
 }
 
 fn profile(input: ProfileInput, bin_dirs: &BinDirs, faults: &Faults) -> Option<ProfileConfig> {
@@ -114,13 +156,28 @@ fn name(input: &ProfileInput, faults: &Faults) -> Option<String> {
         faults.add(format!("{}.name", input.place), "is missing");
         return None;
     };
-    let letters = name.value.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
-    if !letters || name.value.len() > PROFILE_NAME_BYTES_MAX {
-        let text = format!("is not 1 to {PROFILE_NAME_BYTES_MAX} letters, digits, `_`, `.` or `-`");
+    if let Some(text) = name_fault(&name.value) {
         faults.add(&name.place, text);
         return None;
     }
     Some(name.value.clone())
+}
+
+/// Says why a text is no name of a profile or source.
+pub(super) fn name_fault(name: &str) -> Option<String> {
+    let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+    (!letters || name.len() > PROFILE_NAME_BYTES_MAX)
+        .then(|| format!("is not 1 to {PROFILE_NAME_BYTES_MAX} letters, digits, `_`, `.` or `-`"))
+}
+
+/// Says what is wrong with a URL without showing a piece of it that may be a password's.
+pub(super) fn url_fault(fault: &UrlError) -> String {
+    // An unescaped `?` or `&` makes a piece of the password look like a parameter's name.
+    if matches!(fault, UrlError::Parameter(_) | UrlError::Unknown | UrlError::Twice(_)) {
+        "has a parameter that is not supported or stands twice; is a special character not percent-encoded?".to_owned()
+    } else {
+        format!("cannot be used: {fault}")
+    }
 }
 
 fn source(input: &ProfileInput, bin_dirs: &BinDirs, faults: &Faults) -> Option<Source> {
@@ -151,14 +208,7 @@ fn check_admin_url(url: &Found<Secret>, allow_external: bool, hosts: &[String], 
     let parsed = match PostgresUrl::parse(url.value.expose(), UrlOrigin::Operator) {
         Ok(parsed) => parsed,
         Err(fault) => {
-            // An unescaped `?` or `&` makes a piece of the password look like a parameter's name.
-            let text = if matches!(fault, UrlError::Parameter(_) | UrlError::Unknown | UrlError::Twice(_)) {
-                "has a parameter that is not supported or stands twice; is a special character not percent-encoded?"
-                    .to_owned()
-            } else {
-                format!("cannot be used: {fault}")
-            };
-            faults.add(&url.place, text);
+            faults.add(&url.place, url_fault(&fault));
             return;
         }
     };

@@ -12,7 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::model::fault::Injected;
-use crate::model::{Check, Code, CredentialAccess, Failure, SandboxId, SandboxKind, SandboxNames, Secret, Timestamp};
+use crate::model::{
+    Check, Code, CredentialAccess, Failure, Progress, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter,
+    Secret, Timestamp,
+};
 
 /// All that an engine needs to make, find and remove one sandbox.
 #[derive(Clone, Debug)]
@@ -51,6 +54,8 @@ pub enum Contents {
         /// Its names.
         names: SandboxNames,
     },
+    /// A copy of a database of another server.
+    Clone(Arc<postgres::CloneJob>),
 }
 
 /// One step of a plan, as data: what the journal stores is its name.
@@ -63,17 +68,26 @@ pub struct Step {
     /// Whether it leaves nothing of its own to take back, as all that it does goes with what an earlier step made. It is
     /// noted together with the step before it.
     pub inner: bool,
+    /// Whether it keeps its own time, and ends by itself when it is cancelled.
+    pub paced: bool,
 }
 
 impl Step {
     /// A step that has lines of its own in the journal.
     pub const fn new(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, inner: false }
+        Self { name, label, inner: false, paced: false }
     }
 
     /// A step that is noted together with the one before it.
     pub const fn inner(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, inner: true }
+        Self { name, label, inner: true, paced: false }
+    }
+
+    /// The same, for a step that keeps its own time.
+    #[must_use]
+    pub const fn paced(mut self) -> Self {
+        self.paced = true;
+        self
     }
 }
 
@@ -176,6 +190,15 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns the sandbox's size in bytes.
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError>;
 
+    /// Looks at a source before it is copied, and at what the copy needs here; keeps in the job what it found. Changes
+    /// nothing, there or here.
+    async fn examine_source(&self, job: &postgres::CloneJob) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported(format!("{} cannot be copied to this kind of sandbox", job.shown)))
+    }
+
+    /// Removes what copies have left that were killed on the way.
+    async fn sweep_copies(&self) {}
+
     /// Returns everything on the server that bears `prefix`, tracked or not.
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError>;
 
@@ -191,6 +214,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns (name, version) of the extensions installed in a sandbox.
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError>;
 
+    /// Returns the schema of a sandbox, or a part of it, without the sandbox's own names.
+    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+        let (_, _) = (sandbox, filter);
+        Err(EngineError::Unsupported(format!("sandboxes of engine `{}` have no schema to be read", self.kind())))
+    }
+
     /// Returns how the sandbox is reached from this machine.
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo;
 
@@ -204,6 +233,27 @@ pub trait Engine: Send + Sync + 'static {
     /// Gives the read-only role again what it may see, where the owner's SQL took it away. Returns whether any was missing.
     /// Nothing of it goes on after `within`, on the server either.
     async fn restore_reads(&self, sandbox: &SandboxSpec, within: Duration) -> Result<bool, EngineError>;
+
+    /// Returns the server's major version, or the one that a server of ours would be made of. Looks, and starts nothing.
+    async fn major_ahead(&self) -> Option<u16> {
+        self.known_major()
+    }
+
+    /// Returns majors and full versions of the servers on this machine that one of ours could be made of, newest first.
+    async fn versions_installed(&self) -> Vec<(u16, String)> {
+        Vec::new()
+    }
+
+    /// Installs a server on this machine, of which one of ours can be made, and returns its version. Without a major it is
+    /// the one that the package manager prefers. Nothing is started.
+    async fn install(&self, _major: Option<u16>, _progress: &dyn Progress) -> Result<String, EngineError> {
+        Err(EngineError::Unsupported("the profile's server is not one that this program runs".to_owned()))
+    }
+
+    /// Returns what the server says of itself that no other says, however it is reached. Looks, and starts nothing.
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        Ok(None)
+    }
 
     /// Checks the server for `doctor`: looks, and starts nothing.
     async fn health(&self) -> Vec<Check>;

@@ -1,7 +1,7 @@
 //! Who asks, where the operating system says so: the local user of stdio and the command line.
 //!
-//! The subject is the process' own user, which no argument and no variable can change. The owner, whose quotas
-//! apply, may be named by the operator. Nothing here authenticates anybody over a network.
+//! The subject is the process' own user, and the groups are that user's as the kernel has them: no argument and no
+//! variable can change either. The owner, whose quotas apply, may be named by the operator. Nothing here authenticates anybody over a network.
 
 use std::fs;
 use std::path::Path;
@@ -10,28 +10,45 @@ use crate::model::{Principal, Transport, owner_fault};
 
 /// Where user names are.
 const PASSWD: &str = "/etc/passwd";
+/// Where names of groups are.
+const GROUP: &str = "/etc/group";
 
 /// Returns the local user as the principal of a process. `owner` has been checked by the configuration.
 pub fn local_user(transport: Transport, owner: Option<&str>) -> Principal {
     let uid = rustix::process::geteuid().as_raw();
     let subject = user_name(uid, Path::new(PASSWD));
-    principal(subject, transport, owner)
+    let owner = owner.map_or_else(|| subject.clone(), str::to_owned);
+    Principal { subject, owner, groups: groups(Path::new(GROUP)), transport, client: String::new() }
 }
 
-fn principal(subject: String, transport: Transport, owner: Option<&str>) -> Principal {
-    let owner = owner.map_or_else(|| subject.clone(), str::to_owned);
-    Principal { subject, owner, groups: Vec::new(), transport, client: String::new() }
+/// Returns the names of the process' groups, sorted; `gid-N` where the file has none.
+fn groups(file: &Path) -> Vec<String> {
+    let mut numbers: Vec<u32> =
+        rustix::process::getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()).collect();
+    numbers.push(rustix::process::getegid().as_raw());
+    let mut names: Vec<String> = numbers.into_iter().map(|gid| group_name(gid, file)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn group_name(gid: u32, file: &Path) -> String {
+    name_in(file, gid).unwrap_or_else(|| format!("gid-{gid}"))
 }
 
 /// Returns a user's name, or `uid-N` where the file has none that can be an owner (users of a directory service).
 fn user_name(uid: u32, passwd: &Path) -> String {
-    let text = fs::read(passwd).unwrap_or_default();
-    let named = String::from_utf8_lossy(&text).lines().find_map(|line| {
+    name_in(passwd, uid).unwrap_or_else(|| format!("uid-{uid}"))
+}
+
+/// Finds the name for a number, in a file of `name:password:number` lines.
+fn name_in(file: &Path, wanted: u32) -> Option<String> {
+    let text = fs::read(file).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().find_map(|line| {
         let mut fields = line.split(':');
         let (name, _, number) = (fields.next()?, fields.next()?, fields.next()?);
-        (number.parse::<u32>() == Ok(uid) && owner_fault(name).is_none()).then(|| name.to_owned())
-    });
-    named.unwrap_or_else(|| format!("uid-{uid}"))
+        (number.parse::<u32>() == Ok(wanted) && owner_fault(name).is_none()).then(|| name.to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -58,6 +75,16 @@ mod tests {
         check("system:reaper:x:7:7\n", 7, "uid-7");
         check("*:x:7:7\n", 7, "uid-7");
         assert_eq!(user_name(7, Path::new("/nonexistent")), "uid-7");
+    }
+
+    #[test]
+    fn groups_have_their_names_or_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("group");
+        fs::write(&path, "root:x:0:\ndba:x:70:ana,bob\n").unwrap();
+        assert_eq!((group_name(70, &path), group_name(71, &path)), ("dba".to_owned(), "gid-71".to_owned()));
+        let mine = local_user(Transport::Cli, None).groups;
+        assert!(!mine.is_empty() && mine.is_sorted(), "{mine:?}");
     }
 
     #[test]

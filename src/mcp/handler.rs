@@ -77,6 +77,7 @@ impl Handler {
             progress,
             cancel: context.ct.clone(),
             traceparent: context.meta.get("traceparent").and_then(Value::as_str).map(str::to_owned),
+            console: None,
         }
     }
 }

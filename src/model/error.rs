@@ -37,6 +37,10 @@ pub struct FailureDetail {
     pub statement_index: Option<u32>,
     /// In characters from 1, within the statement.
     pub position: Option<u32>,
+    /// The line of the call's SQL that the position is on, or else the statement begins on; from 1.
+    pub line: Option<u32>,
+    /// Where in the server's work for the caller's statement it arose. The caller's data, like the message of such a failure.
+    pub context: Option<String>,
     /// Whether earlier statements of the same call were committed.
     pub earlier_committed: Option<bool>,
     /// The version that was asked for.
@@ -49,6 +53,8 @@ pub struct FailureDetail {
     pub resolved_profile: Option<String>,
     /// Its Postgres version.
     pub resolved_postgres_version: Option<String>,
+    /// Under which more is to be had, `approval:` and a request's digest for instance.
+    pub handle: Option<String>,
 }
 
 impl Failure {

@@ -44,5 +44,7 @@ pub const LIST_PAGE_MAX: usize = 200;
 pub const STDIN_BYTES_MAX: usize = 1 << 20;
 /// The most parameters of one statement; the protocol counts them in 16 bits.
 pub const PARAMS_MAX: usize = 1000;
+/// The longest that one failure says about where in the server's work it arose, in bytes: some ten calls deep.
+pub const ERROR_CONTEXT_BYTES_MAX: usize = 2 << 10;
 /// The most notices kept of one call.
 pub const NOTICES_MAX: usize = 50;

@@ -1,5 +1,7 @@
 //! Small traits for what would otherwise call upward. `app` wires them.
 
+use std::os::fd::OwnedFd;
+
 use async_trait::async_trait;
 
 use super::{Balance, Decision, Failure, Obligations, Principal};
@@ -15,6 +17,24 @@ pub struct Silent;
 
 impl Progress for Silent {
     fn report(&self, _done: u32, _total: u32, _message: &str) {}
+}
+
+/// Which output of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputStream {
+    /// Standard output.
+    Out,
+    /// The error output.
+    Error,
+}
+
+/// A person's terminal, or what stands for it, that a command is run for.
+pub trait Console: Send + Sync {
+    /// Shows what the command wrote, secrets taken out.
+    fn wrote(&self, stream: OutputStream, bytes: &[u8]);
+
+    /// Returns what the command is to read; none for nothing.
+    fn input(&self) -> Option<OwnedFd>;
 }
 
 /// One check of the program's or a sandbox's health.

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use super::create_database::check_labels;
 use super::list_databases::{FailedProfile, unasked};
-use super::selector::ProfileSelector;
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Grant, Permit};
 use crate::model::{Failure, Impact, ObligationKind, Requested, SandboxId, counted};
@@ -18,15 +17,17 @@ use crate::sandbox::{CleanupFilter, Core, bounds};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CleanupExpired {
-    #[serde(flatten)]
-    profile: ProfileSelector,
+    /// Profile name; default: the default profile, or with postgresVersion or includeAllVersions every profile that fits.
+    profile: Option<String>,
+    /// Only profiles of this Postgres major version; `*` is every version.
+    postgres_version: Option<String>,
     /// Only this group of work.
     owner: Option<String>,
     /// Only sandboxes that carry all of these labels.
     labels: Option<BTreeMap<String, String>>,
     /// Only say what would be removed; default false.
     dry_run: Option<bool>,
-    /// Clean up on profiles of all versions; default: the profile named, or the default one.
+    /// Look at every version, whatever postgresVersion says; default false.
     include_all_versions: Option<bool>,
 }
 
@@ -76,15 +77,15 @@ impl CleanupExpired {
     }
 
     fn filter(&self, core: &Core, grant: &Grant) -> CleanupFilter {
-        let named = self.profile.profile.clone();
-        let profile = if self.every_version() || self.profile.postgres_version.is_some() {
+        let named = self.profile.clone();
+        let profile = if self.every_version() || self.postgres_version.is_some() {
             named
         } else {
             Some(named.unwrap_or_else(|| core.default_profile().to_owned()))
         };
         CleanupFilter {
             profile,
-            postgres_version: self.profile.postgres_version.clone().filter(|_| !self.every_version()),
+            postgres_version: self.postgres_version.clone().filter(|_| !self.every_version()),
             owner: Some(grant.principal.owner.clone()),
             group_owner: self.owner.clone(),
             labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
@@ -133,9 +134,9 @@ impl Operation for CleanupExpired {
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<CleanedUp>, Failure> {
         let input = permit.input();
         let dry_run = input.dry_run.unwrap_or(false);
-        let every_version = input.every_version();
+        let filter = input.filter(&call.core, permit.grant());
         let labels = input.labels.clone().unwrap_or_default();
-        let report = call.core.cleanup(&permit, &input.filter(&call.core, permit.grant()), dry_run).await?;
+        let report = call.core.cleanup(&permit, &filter, dry_run).await?;
         let every_profile = call.core.profiles().iter().map(|profile| profile.name().to_owned());
         let remaining_profiles = every_profile.filter(|name| !report.profiles.contains(name)).collect();
         let name_of = |id: &SandboxId| report.selected.iter().find(|s| s.id == *id).map(|s| s.names.database.clone());
@@ -159,7 +160,7 @@ impl Operation for CleanupExpired {
                 }
             },
             CleanedUp {
-                scope: if every_version { "all profiles" } else { "profile" }.to_owned(),
+                scope: if filter.profile.is_none() { "all profiles" } else { "profile" }.to_owned(),
                 profiles: report.profiles,
                 remaining_profiles,
                 dry_run,

@@ -12,7 +12,7 @@ use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Effective, Grant, Permit};
 use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Origin, Requested};
-use crate::sandbox::{BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox, bounds};
+use crate::sandbox::{self, BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox, bounds};
 
 /// Arguments of `create_database`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -181,6 +181,7 @@ impl Operation for CreateDatabase {
             },
             sql: None,
             usage: true,
+            ..Asks::default()
         }
     }
 
@@ -192,48 +193,55 @@ impl Operation for CreateDatabase {
         let input = permit.input();
         let request = input.request(permit.grant())?;
         let created = call.core.create(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
-        let sandbox = &created.sandbox;
-        let result = described(&permit, call, &created).await?;
+        let result = Created::new(&permit, call, &created).await?;
         let verb = if created.replayed { "found" } else { "created" };
-        let default = call.core.profile(&sandbox.profile)?.settings().default_ttl_minutes;
-        let limit = permit.grant().obligations.max_ttl_minutes.as_ref();
-        let lowered = limit.filter(|limit| input.ttl_minutes.is_none() && limit.value < default);
-        let warnings = lowered.map(|limit| format!("ttl {} minutes, set by `{}`", limit.value, limit.set_by));
-        Ok(Done::new(summary(verb, sandbox), result).warn(warnings))
+        let warnings = lowered_ttl(&permit, call, &created.sandbox, input.ttl_minutes)?;
+        Ok(Done::new(summary(verb, &created.sandbox), result).warn(warnings))
     }
 }
 
-/// Describes a sandbox to who just made it.
-pub(super) async fn described<T: Send + Sync>(
+impl Created {
+    /// Describes a sandbox to who made it.
+    pub(super) async fn new<T>(permit: &Permit<T>, call: &Call, created: &sandbox::Created) -> Result<Self, Failure> {
+        let sandbox = &created.sandbox;
+        let info = call.core.connection(sandbox, CredentialAccess::Owner).await?;
+        let mut installed = sandbox.extensions.clone();
+        if created.replayed || matches!(sandbox.origin, Origin::Fork | Origin::Template) {
+            // Its owner may have had others installed since, and a copy has its source's.
+            let found = call.core.installed_extensions(permit, sandbox.id).await?;
+            installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN_EXTENSION).collect();
+        }
+        installed.sort();
+        let server = call.core.ready(&sandbox.profile).await?;
+        let redacted = connection::redacted(&info);
+        Ok(Self {
+            database_id: sandbox.id.to_string(),
+            profile: sandbox.profile.clone(),
+            resolved_profile: sandbox.profile.clone(),
+            resolved_postgres_version: server.major.to_string(),
+            database_name: sandbox.names.database.clone(),
+            role_name: sandbox.names.owner_role.clone(),
+            expires_at: sandbox.expires_at.to_string(),
+            connection_string_redacted: redacted.clone(),
+            connection_strings_redacted: ConnectionStrings { direct: redacted },
+            connection_usage:
+                "use run_sql with this databaseId; get_connection_string gives the full string on request".to_owned(),
+            installed_extensions: installed,
+        })
+    }
+}
+
+/// Says whose limit made a time to live shorter than the profile's default, where none was asked for.
+pub(super) fn lowered_ttl<T>(
     permit: &Permit<T>,
     call: &Call,
-    created: &crate::sandbox::Created,
-) -> Result<Created, Failure> {
-    let sandbox = &created.sandbox;
-    let info = call.core.connection(sandbox, CredentialAccess::Owner).await?;
-    let mut installed = sandbox.extensions.clone();
-    if created.replayed || sandbox.origin != Origin::Empty {
-        // Its owner may have had others installed since, and a copy has its source's.
-        let found = call.core.installed_extensions(permit, sandbox.id).await?;
-        installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN_EXTENSION).collect();
-    }
-    installed.sort();
-    let server = call.core.ready(&sandbox.profile).await?;
-    let redacted = connection::redacted(&info);
-    Ok(Created {
-        database_id: sandbox.id.to_string(),
-        profile: sandbox.profile.clone(),
-        resolved_profile: sandbox.profile.clone(),
-        resolved_postgres_version: server.major.to_string(),
-        database_name: sandbox.names.database.clone(),
-        role_name: sandbox.names.owner_role.clone(),
-        expires_at: sandbox.expires_at.to_string(),
-        connection_string_redacted: redacted.clone(),
-        connection_strings_redacted: ConnectionStrings { direct: redacted },
-        connection_usage: "use run_sql with this databaseId; get_connection_string gives the full string on request"
-            .to_owned(),
-        installed_extensions: installed,
-    })
+    sandbox: &Sandbox,
+    asked: Option<Whole>,
+) -> Result<Option<String>, Failure> {
+    let default = call.core.profile(&sandbox.profile)?.settings().default_ttl_minutes;
+    let limit = permit.grant().obligations.max_ttl_minutes.as_ref();
+    let lowered = limit.filter(|limit| asked.is_none() && limit.value < default);
+    Ok(lowered.map(|limit| format!("ttl {} minutes, set by `{}`", limit.value, limit.set_by)))
 }
 
 /// Says in a line what was done.

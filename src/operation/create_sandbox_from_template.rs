@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
-use super::create_database::{CreateDatabase, Created, described, summary};
+use super::create_database::{CreateDatabase, Created, summary};
 use super::selector::ProfileSelector;
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};
@@ -100,7 +100,7 @@ impl Operation for CreateSandboxFromTemplate {
         let request = permit.input().wish().request(permit.grant())?;
         let created = call.core.create(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
         let result = FromTemplate {
-            created: described(&permit, call, &created).await?,
+            created: Created::new(&permit, call, &created).await?,
             template_name: permit.input().template_name.clone(),
         };
         let verb = if created.replayed { "found" } else { "created" };

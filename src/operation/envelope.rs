@@ -1,7 +1,7 @@
 //! The envelope around every result: what agents, scripts and people get, on every edge alike.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::schema::{JsonObject, object_schema};
@@ -84,7 +84,7 @@ impl From<&AppliedLimit> for LimitNote {
         let scope = match limit.scope {
             None => "",
             Some(Scope::Principal) => " per principal",
-            Some(Scope::Group) => " per owner",
+            Some(Scope::Group) => " per group owner",
         };
         Self {
             limit: format!("{}{scope}", limit.kind.as_str()),
@@ -95,7 +95,7 @@ impl From<&AppliedLimit> for LimitNote {
 }
 
 /// One failure as callers read it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvelopeError {
     /// The stable code.
@@ -130,6 +130,12 @@ pub struct EnvelopeError {
     /// Where in the statement, in characters from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
+    /// The line of `sql` where that is, or where the statement begins; from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// What the server was at: line and column of COPY's data, functions with their lines; the innermost first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
     /// Whether earlier statements of the call were committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub earlier_committed: Option<bool>,
@@ -167,6 +173,8 @@ impl From<&Failure> for EnvelopeError {
             sqlstate: detail.sqlstate,
             statement_index: detail.statement_index,
             position: detail.position,
+            line: detail.line,
+            context: detail.context,
             earlier_committed: detail.earlier_committed,
             requested_version: detail.requested_version,
             source_version: detail.source_version,
@@ -199,7 +207,7 @@ impl Envelope {
             summary: failure.message.clone(),
             warnings: Vec::new(),
             errors: vec![failure.into()],
-            detail_handles: Vec::new(),
+            detail_handles: failure.detail.iter().filter_map(|detail| detail.handle.clone()).collect(),
             result: None,
             request_id: request_id.to_string(),
             policy,

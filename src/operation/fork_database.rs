@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
-use super::create_database::{Created, check_labels, check_ttl, described, summary, ttl_minutes};
+use super::create_database::{Created, check_labels, check_ttl, summary, ttl_minutes};
 use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
@@ -103,8 +103,8 @@ impl Operation for ForkDatabase {
                 labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
                 ..Requested::default()
             },
-            sql: None,
             usage: true,
+            ..Asks::default()
         }
     }
 
@@ -118,7 +118,7 @@ impl Operation for ForkDatabase {
         let source = permit.grant().target.ok_or_else(missing_target)?;
         let request = permit.input().request(permit.grant())?;
         let created = call.core.fork(&permit, source, request, call.progress.clone(), call.cancel.clone()).await?;
-        let result = Forked { created: described(&permit, call, &created).await?, forked_from: source.to_string() };
+        let result = Forked { created: Created::new(&permit, call, &created).await?, forked_from: source.to_string() };
         Ok(Done::new(summary("forked", &created.sandbox), result))
     }
 }

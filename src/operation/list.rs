@@ -10,6 +10,7 @@ use super::envelope::{Done, envelope_schema};
 use super::schema::{JsonObject, object_schema};
 use super::{Ahead, Asks, Call, Operation, Spec};
 use crate::admission::{Admitted, AppliedLimit, Gate, Permit, Receipt};
+use crate::command::Commands;
 use crate::model::{Code, Failure};
 use crate::sandbox::Core;
 use crate::sql::Script;
@@ -48,6 +49,7 @@ pub trait Prepared: Send + Sync {
         gate: &Gate<'_>,
         core: &Core,
         script: Option<&Script>,
+        commands: &Commands,
     ) -> Result<Vec<String>, Failure>;
 }
 
@@ -74,8 +76,9 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 18] = [
+pub static OPERATIONS: [Entry; 34] = [
     Entry::of::<super::create_database::CreateDatabase>(),
+    Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
     Entry::of::<super::get_connection_string::GetConnectionString>(),
     Entry::of::<super::run_sql::RunSql>(),
@@ -91,7 +94,22 @@ pub static OPERATIONS: [Entry; 18] = [
     Entry::of::<super::list_profiles::ListProfiles>(),
     Entry::of::<super::list_extensions::ListExtensions>(),
     Entry::of::<super::verify_sandbox::VerifySandbox>(),
+    Entry::of::<super::explain_query::ExplainQuery>(),
+    Entry::of::<super::describe_schema::DescribeSchema>(),
+    Entry::of::<super::schema_digest::DigestSchema>(),
+    Entry::of::<super::schema_diff::DiffSchema>(),
+    Entry::of::<super::create_schema_snapshot::CreateSchemaSnapshot>(),
+    Entry::of::<super::list_schema_snapshots::ListSchemaSnapshots>(),
+    Entry::of::<super::diff_schema_snapshot::DiffSchemaSnapshot>(),
+    Entry::of::<super::delete_schema_snapshot::DeleteSchemaSnapshot>(),
+    Entry::of::<super::prepare_for_repo::PrepareForRepo>(),
+    Entry::of::<super::run_repo_command::RunRepoCommand>(),
+    Entry::of::<super::seed_database::SeedDatabase>(),
+    Entry::of::<super::validate_schema_change::ValidateSchemaChange>(),
     Entry::of::<super::explain_policy::ExplainPolicy>(),
+    Entry::of::<super::ensure_postgres::EnsurePostgres>(),
+    Entry::of::<super::list_approvals::ListApprovals>(),
+    Entry::of::<super::approve::Approve>(),
     Entry::of::<super::doctor::Doctor>(),
 ];
 
@@ -169,9 +187,10 @@ impl<T: Operation> Prepared for Request<T> {
         gate: &Gate<'_>,
         core: &Core,
         script: Option<&Script>,
+        commands: &Commands,
     ) -> Result<Vec<String>, Failure> {
         let (input, grant) = gate.foresee(self.0)?;
-        input.foresee(&Ahead { core, grant: &grant, script }).await
+        input.foresee(&Ahead { core, grant: &grant, script, commands }).await
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
 use super::create_database::check_labels;
-use super::selector::ProfileSelector;
+use super::selector::ScopeSelector;
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Grant, Permit};
 use crate::model::limits::LIST_PAGE_MAX;
@@ -25,14 +25,14 @@ const PAGE_DEFAULT: u64 = 50;
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListDatabases {
     #[serde(flatten)]
-    profile: ProfileSelector,
+    within: ScopeSelector,
     /// Only this group of work.
     owner: Option<String>,
     /// Only sandboxes that carry all of these labels.
     labels: Option<BTreeMap<String, String>>,
     /// Whether to list sandboxes whose time is over, too; default false.
     include_expired: Option<bool>,
-    /// Whether to look at profiles of all versions; the same as postgresVersion `*`.
+    /// Look at every version, whatever postgresVersion says; default false.
     include_all_versions: Option<bool>,
     /// Where the last page ended.
     cursor: Option<String>,
@@ -136,8 +136,8 @@ impl ListDatabases {
     fn filter(&self, grant: &Grant) -> Result<ListFilter, Failure> {
         let every_version = self.include_all_versions.unwrap_or(false);
         Ok(ListFilter {
-            profile: self.profile.profile.clone(),
-            postgres_version: self.profile.postgres_version.clone().filter(|v| v != ALL_VERSIONS && !every_version),
+            profile: self.within.profile.clone(),
+            postgres_version: self.within.postgres_version.clone().filter(|v| v != ALL_VERSIONS && !every_version),
             owner: Some(grant.principal.owner.clone()),
             group_owner: self.owner.clone(),
             labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
@@ -194,7 +194,7 @@ impl Operation for ListDatabases {
         let report = permit.grant().course.refusing(listed.await)?;
         let unasked = unasked(&report.failures);
         let databases: Vec<Listed> = report.databases.iter().map(Listed::new).collect();
-        let scope = match input.profile.profile {
+        let scope = match input.within.profile {
             Some(_) => "profile",
             None => "all profiles",
         };

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::selector::DatabaseSelector;
+use super::selector::PlaceSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
 use crate::model::{CredentialAccess, Failure, Impact, ObligationKind};
@@ -15,7 +15,7 @@ use crate::sandbox::Selector;
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListExtensions {
     #[serde(flatten)]
-    database: DatabaseSelector,
+    place: PlaceSelector,
 }
 
 /// Extensions.
@@ -71,8 +71,8 @@ impl Operation for ListExtensions {
     type Output = Extensions;
 
     fn asks(&self) -> Asks {
-        let selector = Selector::from(&self.database);
-        let named = self.database.database_id.is_some() || self.database.database_name.is_some();
+        let selector = Selector::from(&self.place);
+        let named = self.place.database_id.is_some() || self.place.database_name.is_some();
         let about = if named { About::Sandbox(selector) } else { About::Profile(selector) };
         Asks { about, ..Asks::default() }
     }

@@ -1,5 +1,7 @@
 //! Says which profiles there are.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +14,7 @@ use crate::model::{Failure, Impact, ObligationKind, counted};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListProfiles {
-    /// Whether to name the Postgres versions installed on this machine; default true.
+    /// Whether to name the Postgres versions installed on this machine, too; default true.
     include_discovered_local: Option<bool>,
 }
 
@@ -24,8 +26,11 @@ pub(super) struct Profiles {
     server_version: String,
     /// How many tools there are.
     tool_count: usize,
-    /// Major versions that a call can ask for.
+    /// Major versions that a call can ask for: those that profiles have, or would have at their first use.
     available_postgres_versions: Vec<String>,
+    /// Major versions installed on this machine, of which a managed cluster can be made; absent unless asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    installed_postgres_versions: Option<Vec<String>>,
     /// What to know when choosing.
     hints: Vec<String>,
     profiles: Vec<ProfileEntry>,
@@ -40,7 +45,8 @@ struct ProfileEntry {
     engine: String,
     /// Whether this program manages the cluster itself.
     managed: bool,
-    /// The major version, where it is known without starting anything.
+    /// The major version, where it is known without starting anything; of a cluster that is not there yet, the one that
+    /// it would have.
     #[serde(skip_serializing_if = "Option::is_none")]
     postgres_version: Option<String>,
     database_prefix: String,
@@ -74,19 +80,25 @@ impl Operation for ListProfiles {
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Profiles>, Failure> {
-        let discovered = permit.input().include_discovered_local.unwrap_or(true);
+        let discovers = permit.input().include_discovered_local.unwrap_or(true);
+        let managed = call.core.profiles().iter().find(|profile| profile.managed());
+        // Every managed cluster is made of what is installed here.
+        let installed = match managed {
+            Some(profile) => profile.majors_installed().await,
+            None => Vec::new(),
+        };
         let mut profiles = Vec::new();
-        let mut versions = Vec::new();
+        let mut available = BTreeSet::new();
         for profile in call.core.profiles() {
-            let major = profile.known_major().map(|major| major.to_string());
-            versions.extend(major.clone().filter(|_| discovered || !profile.managed()));
+            let major = profile.major_ahead().await;
+            available.extend(major.filter(|major| !profile.managed() || installed.contains(major)));
             let settings = profile.settings();
             profiles.push(ProfileEntry {
                 name: profile.name().to_owned(),
                 is_default: profile.name() == call.core.default_profile(),
                 engine: profile.engine_kind().to_owned(),
                 managed: profile.managed(),
-                postgres_version: major,
+                postgres_version: major.map(|major| major.to_string()),
                 database_prefix: settings.prefix.clone(),
                 default_ttl_minutes: settings.default_ttl_minutes,
                 max_ttl_minutes: settings.max_ttl_minutes,
@@ -97,18 +109,26 @@ impl Operation for ListProfiles {
                 max_active_databases_per_owner: settings.max_active_per_owner,
             });
         }
-        versions.sort_unstable();
-        versions.dedup();
         let mut hints = vec![format!("calls that name no profile use `{}`", call.core.default_profile())];
         if profiles.iter().any(|profile| profile.managed) {
             hints.push("a managed cluster starts when it is first needed".to_owned());
+        }
+        let unused: Vec<_> = installed.iter().filter(|major| !available.contains(major)).map(u16::to_string).collect();
+        if discovers && !unused.is_empty() {
+            hints.push(format!(
+                "installed and used by no profile: Postgres {}; an operator can add a profile with `managedLocal` and \
+                 `postgresVersion`",
+                unused.join(", ")
+            ));
         }
         Ok(Done::new(
             counted(profiles.len(), "profile", "profiles"),
             Profiles {
                 server_version: env!("CARGO_PKG_VERSION").to_owned(),
                 tool_count: call.tool_count,
-                available_postgres_versions: versions,
+                available_postgres_versions: available.iter().map(u16::to_string).collect(),
+                installed_postgres_versions: (discovers && managed.is_some())
+                    .then(|| installed.iter().map(u16::to_string).collect()),
                 hints,
                 profiles,
             },

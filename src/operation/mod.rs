@@ -5,31 +5,53 @@
 //! [`Permit`](crate::admission::Permit) for its own input; nothing here decides.
 
 pub mod arguments;
+mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
 pub mod schema;
+mod schema_entries;
+mod schema_part;
 mod selector;
+mod snapshot_facts;
 mod spec;
 
+mod approve;
 mod cleanup_expired;
+mod clone_database;
 mod create_database;
 mod create_sandbox_from_template;
+mod create_schema_snapshot;
 mod create_template_from_sandbox;
 mod delete_database;
+mod delete_schema_snapshot;
 mod delete_template;
+mod describe_schema;
+mod diff_schema_snapshot;
 mod doctor;
+mod ensure_postgres;
 mod explain_policy;
+mod explain_query;
 mod extend_database;
 mod fork_database;
 mod get_connection_string;
+mod list_approvals;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
+mod list_schema_snapshots;
 mod list_templates;
+mod prepare_for_repo;
+mod query_plan;
+mod repo_command;
 mod reset_database;
+mod run_repo_command;
 mod run_sql;
+mod schema_diff;
+mod schema_digest;
+mod seed_database;
 mod sql_results;
+mod validate_schema_change;
 mod verify_sandbox;
 
 use std::sync::Arc;
@@ -41,8 +63,9 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
-use crate::model::{Failure, Health, Preview, Progress, Requested};
-use crate::sandbox::{Core, Selector};
+use crate::command::Commands;
+use crate::model::{Console, Failure, Health, Preview, Progress, Requested};
+use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
 pub use envelope::{Done, Envelope};
@@ -97,6 +120,8 @@ pub struct Asks {
     pub requested: Requested,
     /// SQL to be read.
     pub sql: Option<String>,
+    /// The source that is to be cloned.
+    pub clone: Option<CloneAsked>,
     /// Whether policies need to see how many sandboxes the owner has.
     pub usage: bool,
 }
@@ -122,6 +147,8 @@ pub struct Ahead<'a> {
     pub grant: &'a Grant,
     /// Its SQL, as it was read for the decision.
     pub script: Option<&'a Script>,
+    /// Runs commands of repositories; nothing is run with it here.
+    pub commands: &'a Commands,
 }
 
 /// What an operation's body works with.
@@ -142,4 +169,8 @@ pub struct Call {
     pub health: Vec<Arc<dyn Health>>,
     /// How many tools the client is shown.
     pub tool_count: usize,
+    /// Runs commands of repositories.
+    pub commands: Arc<Commands>,
+    /// The terminal of whom a command is run for, if there is one.
+    pub console: Option<Arc<dyn Console>>,
 }

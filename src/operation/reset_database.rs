@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::create_database::{Created, described, summary};
+use super::create_database::{Created, summary};
 use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
@@ -51,7 +51,7 @@ impl Operation for ResetDatabase {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let sandbox = call.core.reset(&permit, id, call.progress.clone()).await?;
         let made = crate::sandbox::Created { sandbox, replayed: false };
-        let result = described(&permit, call, &made).await?;
+        let result = Created::new(&permit, call, &made).await?;
         Ok(Done::new(summary("reset", &made.sandbox), result))
     }
 }

@@ -85,16 +85,23 @@ impl RunSql {
         for (statement, index) in script.statements.iter().zip(1..) {
             let copies_in = statement.facts.class == StatementClass::CopyIn;
             if copies_in && statement.copy_data.is_none() && self.stdin.is_none() {
-                barred.insert(index, WireError::CopyDataMissing.into_failure(index));
+                barred.insert(index, self.on_line(WireError::CopyDataMissing.into_failure(index), statement));
             }
             let Some(installs) = &statement.installs else { continue };
             let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
             if let Err(mut failure) = check_installs(installs, &profile, core).await {
                 failure.detail_mut().statement_index = Some(index);
-                barred.insert(index, failure);
+                barred.insert(index, self.on_line(failure, statement));
             }
         }
         Ok(barred)
+    }
+
+    /// Says on which line a statement's failure is.
+    fn on_line(&self, mut failure: Failure, statement: &Statement) -> Failure {
+        let detail = failure.detail_mut();
+        detail.line = statement.line_at(&self.sql, detail.position);
+        failure
     }
 
     /// Refuses a call with a barred statement, unless it goes on after statements that fail.
@@ -175,7 +182,7 @@ impl Admissible for RunSql {
 }
 
 /// Returns the limit; says so where it is lower than what was asked for.
-fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
+pub(super) fn lowered(limit: &Option<Limit>, asked: u64, what: &str, warnings: &mut Vec<String>) -> Option<u64> {
     let limit = limit.as_ref()?;
     if limit.value < asked {
         warnings.push(format!("{what} {}, set by `{}`", limit.value, limit.set_by));
@@ -244,6 +251,7 @@ impl Operation for RunSql {
             let mut work = Work::new(input, &script, &call.database)?;
             work.barred = input.barred(&script, &call.core, permit.grant()).await?;
             input.refuse_barred(&work.barred)?;
+            name_acceptable_extensions(&mut work.barred, call, permit.grant()).await;
             Ok(work)
         };
         let work = permit.grant().course.refusing(looked.await)?;
@@ -319,7 +327,7 @@ impl Operation for RunSql {
 /// A call's statements with everything needed to run them.
 struct Work<'a> {
     database: &'a str,
-    text: &'a str,
+    input: &'a RunSql,
     script: &'a Script,
     params: Vec<Param>,
     stdin: Option<&'a str>,
@@ -363,14 +371,13 @@ impl<'a> Work<'a> {
         }
         if input.read_only() {
             let demanded_by = input.demands.read_only_by.as_deref();
-            statements
-                .iter()
-                .zip(1..)
-                .try_for_each(|(statement, index)| check_read_only(statement, index, demanded_by))?;
+            statements.iter().zip(1..).try_for_each(|(statement, index)| {
+                check_read_only(statement, index, demanded_by).map_err(|f| input.on_line(f, statement))
+            })?;
         }
         Ok(Self {
             database,
-            text: &input.sql,
+            input,
             script,
             params,
             stdin,
@@ -414,10 +421,13 @@ impl<'a> Work<'a> {
                 }
                 Err(error) => {
                     results.add_notices(session.take_notices(), 0, &mut bytes_left);
-                    let mut failure = error.into_failure(index);
+                    let mut failure = self.input.on_line(error.into_failure(index), statement);
                     span::failed(&span, &failure);
                     if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
                         failure.hint = Some(READ_ON.to_owned());
+                    }
+                    if failure.code == Code::PermissionDenied && self.read_only && failure.hint.is_none() {
+                        failure.hint = Some(denied_to_reader(self.input.demands.read_only_by.as_deref()));
                     }
                     failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
@@ -446,8 +456,8 @@ impl<'a> Work<'a> {
             let ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
             return Err(WireError::Timeout { ms, stopped: true });
         }
-        let inline = statement.copy_data.clone().and_then(|range| self.text.get(range));
-        let text = self.text.get(statement.text.clone()).unwrap_or_default();
+        let inline = statement.copy_data.clone().and_then(|range| self.input.sql.get(range));
+        let text = self.input.sql.get(statement.text.clone()).unwrap_or_default();
         let copies_in = statement.facts.class == StatementClass::CopyIn;
         let copy_in = if copies_in { inline.or(self.stdin).map(str::as_bytes) } else { None };
         // What writes is never stopped half-way, and what a statement calls through views, operators, casts and policies of
@@ -464,12 +474,43 @@ fn may_commit(statement: &Statement, set: &ResultSet) -> bool {
     !statement.facts.read_only_safe && set.command_tag.as_deref() != Some("ROLLBACK")
 }
 
+/// Says why the read-only role may be denied what the owner may do, and what to do about it.
+fn denied_to_reader(demanded_by: Option<&str>) -> String {
+    let why = "the read-only role owns nothing; nor can it pass by the row security of a table where the profile's admin is no \
+               superuser, and is refused then";
+    match demanded_by {
+        None => format!("{why}; the sandbox's owner may: call without `readonly`"),
+        Some(policy) => format!(
+            "{why}; policy `{policy}` demands that the call reads only, so an operator has to change that, or make the admin a superuser"
+        ),
+    }
+}
+
 /// Returns whether a statement failed because its role may not do something.
 fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
     match outcome {
         Ok(results) => results.has_failure(Code::PermissionDenied),
         Err(failure) => failure.code == Code::PermissionDenied,
     }
+}
+
+/// Names in each refusal of an extension those that a statement could really install there, as one of a whole call does.
+async fn name_acceptable_extensions(barred: &mut BTreeMap<u32, Failure>, call: &Call, grant: &Grant) {
+    if !barred.values().any(is_of_an_extension) {
+        return;
+    }
+    let profile = grant.profile.as_deref().unwrap_or_default();
+    let Ok(acceptable) = call.preview.acceptable_extensions(&grant.principal, profile).await else { return };
+    let acceptable = call.core.installable(profile, acceptable, true).await;
+    for failure in barred.values_mut() {
+        if is_of_an_extension(failure) {
+            failure.allowed.clone_from(&acceptable);
+        }
+    }
+}
+
+fn is_of_an_extension(failure: &Failure) -> bool {
+    matches!(failure.code, Code::ExtensionNotAllowed | Code::ExtensionSetupRequired)
 }
 
 async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> Result<(), Failure> {
@@ -491,7 +532,7 @@ async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> 
 /// Lets only statements through that passed every test for read-only use.
 ///
 /// `demanded_by` is the policy that makes the call read-only, where its caller did not.
-fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
+pub(super) fn check_read_only(statement: &Statement, index: u32, demanded_by: Option<&str>) -> Result<(), Failure> {
     let facts = &statement.facts;
     if facts.read_only_safe {
         return Ok(());

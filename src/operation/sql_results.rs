@@ -42,7 +42,10 @@ pub(super) struct SqlResults {
     notices: Vec<NoticeEntry>,
     /// How many further messages were left out.
     notices_dropped: u64,
-    /// Statements that failed, with continueOnError.
+    /// How many statements failed, with continueOnError; absent if none did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    statements_failed: Option<usize>,
+    /// Those of them that the reply has room for.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     statement_failures: Vec<StatementFailure>,
     /// Time from the first statement's start to the last one's end.
@@ -52,9 +55,6 @@ pub(super) struct SqlResults {
     /// What the results and failures so far take up beside their rows.
     #[serde(skip)]
     frame_bytes: usize,
-    /// How many statements failed.
-    #[serde(skip)]
-    failed: usize,
     /// Results without their columns and rows, and failures that are not told.
     #[serde(skip)]
     left_out: (usize, usize),
@@ -179,13 +179,14 @@ impl SqlResults {
     /// Adds a statement's failure; only counts it where the reply has no room for it, or the call's `bytes_left` none for
     /// what the server said.
     pub(super) fn add_failure(&mut self, failure: &Failure, bytes_left: &mut u64) {
-        self.failed += 1;
-        if !take(bytes_left, failure.message.len()) {
+        *self.statements_failed.get_or_insert_default() += 1;
+        let context = failure.detail.as_ref().and_then(|detail| detail.context.as_ref()).map_or(0, String::len);
+        if !take(bytes_left, failure.message.len() + context) {
             self.left_out.1 += 1;
             return;
         }
         let allowed = failure.allowed.iter().map(|word| word.len() + WORD_FRAME_BYTES).sum::<usize>();
-        let texts = failure.message.len() + failure.hint.as_ref().map_or(0, String::len) + allowed;
+        let texts = failure.message.len() + context + failure.hint.as_ref().map_or(0, String::len) + allowed;
         if self.frame_bytes + FRAME_BYTES + texts > REPLY_FRAME_BYTES_MAX {
             self.left_out.1 += 1;
             return;
@@ -244,7 +245,7 @@ impl SqlResults {
     }
 
     pub(super) fn summary(&self) -> String {
-        let failed = self.failed;
+        let failed = self.statements_failed.unwrap_or(0);
         match (self.result_sets.as_slice(), failed) {
             ([only], 0) => {
                 let tag = only.command_tag.as_deref().unwrap_or("SELECT");
@@ -330,9 +331,17 @@ mod tests {
         assert_eq!((results.notices.len(), results.notices_dropped, left), (2, 1, 50));
         let failure = |bytes| Failure::new(Code::SqlFailed, "x".repeat(bytes));
         results.add_failure(&failure(51), &mut left);
-        assert_eq!((results.statement_failures.len(), results.failed, left), (0, 1, 50));
+        assert_eq!((results.statement_failures.len(), results.statements_failed.unwrap_or(0), left), (0, 1, 50));
         results.add_failure(&failure(50), &mut left);
-        assert_eq!((results.statement_failures.len(), results.failed, left), (1, 2, 0));
+        assert_eq!((results.statement_failures.len(), results.statements_failed.unwrap_or(0), left), (1, 2, 0));
+        let mut with_context = failure(10);
+        with_context.detail_mut().context = Some("y".repeat(20));
+        let mut left = 29;
+        results.add_failure(&with_context, &mut left);
+        assert_eq!((results.statement_failures.len(), left), (1, 29));
+        left += 1;
+        results.add_failure(&with_context, &mut left);
+        assert_eq!((results.statement_failures.len(), left), (2, 0));
         results.say_what_is_left_out();
         assert_eq!(results.warnings.len(), 1);
     }

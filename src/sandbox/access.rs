@@ -284,8 +284,48 @@ impl Core {
         id: SandboxId,
         access: CredentialAccess,
     ) -> Result<(ConnectionInfo, Secret), Failure> {
+        self.disclose(permit, Impact::Discloses, id, access).await
+    }
+
+    /// The same of the owner role, for a command that is to be run with it.
+    ///
+    /// # Errors
+    /// As [`Core::session`].
+    pub async fn credentials_for_command<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+    ) -> Result<(ConnectionInfo, Secret), Failure> {
+        self.disclose(permit, Impact::ReachesOut, id, CredentialAccess::Owner).await
+    }
+
+    /// Returns where and how the sandbox of a permit is reached, without any password.
+    ///
+    /// # Errors
+    /// `database_not_found`.
+    pub async fn connection_of<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<ConnectionInfo, Failure> {
         let looked = async {
-            require(permit, Impact::Discloses, Some(id))?;
+            require(permit, Impact::ReachesOut, Some(id))?;
+            let (_, sandbox) = self.locate(permit, id).await?;
+            self.connection(&sandbox, access).await
+        };
+        permit.grant().course.refusing(looked.await)
+    }
+
+    async fn disclose<T>(
+        &self,
+        permit: &Permit<T>,
+        impact: Impact,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<(ConnectionInfo, Secret), Failure> {
+        let looked = async {
+            require(permit, impact, Some(id))?;
             let (profile, sandbox) = self.locate_for_use(permit, id, access).await?;
             let spec = self.spec(&profile, &sandbox).await?;
             Ok((profile, spec))

@@ -22,6 +22,11 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(45);
 /// When a caller may come back whose login is just being changed by somebody else.
 const RETRY_AFTER_MS: u64 = 1_000;
 
+/// Returns whether a request may fill the sandbox: by its own SQL, or by that of a command that is given the credentials.
+fn fills(grant: &Grant) -> bool {
+    matches!(grant.impact, Impact::Writes | Impact::ReachesOut)
+}
+
 impl Core {
     /// Lets the owner role in: refuses a write over the byte quota, and gives back a login that was taken for it and
     /// need not be any longer.
@@ -34,7 +39,7 @@ impl Core {
         sandbox: &Sandbox,
     ) -> Result<(), Failure> {
         let mut limits = sandbox.byte_limits;
-        if permit.grant().impact == Impact::Writes {
+        if fills(permit.grant()) {
             let decided = &permit.grant().obligations.max_database_bytes;
             limits = ByteLimits::new(decided);
             if limits != sandbox.byte_limits {
@@ -72,7 +77,7 @@ impl Core {
         sandbox: &Sandbox,
     ) -> Result<(), Failure> {
         let mut limits = sandbox.byte_limits;
-        if grant.impact == Impact::Writes {
+        if fills(grant) {
             let decided = &grant.obligations.max_database_bytes;
             limits = ByteLimits::new(decided);
             for (scope, limit) in decided {

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::decided::Decided;
 use super::pool::SessionPool;
-use super::{Profile, Sandbox, not_found};
+use super::{Profile, Sandbox, SourceSettings, not_found};
 use crate::admission::{Grant, Permit};
 use crate::engine::postgres::SandboxSession;
 use crate::engine::{Contents, SandboxSpec, Standing};
@@ -55,6 +56,8 @@ pub(super) struct Inner {
     pub(super) keys: KeyRing,
     pub(super) pool: SessionPool<SandboxSession>,
     pub(super) decided: Decided,
+    /// Databases that may be cloned by name.
+    pub(super) sources: OnceLock<Vec<SourceSettings>>,
     /// How long a call waits for a session, in ms.
     session_wait_ms: AtomicU64,
     /// Plans that a task of ours works on.
@@ -68,6 +71,8 @@ pub(super) struct Inner {
     stopped: CancellationToken,
     /// Told when a profile is opened: there may be something to recover.
     pub(super) opened: Notify,
+    /// Where schemas are kept.
+    pub(super) schemas: OnceLock<PathBuf>,
 }
 
 /// Marks a plan as ours for as long as it is kept.
@@ -111,6 +116,7 @@ impl Core {
             keys: parts.keys,
             pool: SessionPool::new(),
             decided: Decided::default(),
+            sources: OnceLock::new(),
             session_wait_ms: AtomicU64::new(SESSION_WAIT_MS),
             running: Mutex::default(),
             beating: Mutex::default(),
@@ -118,6 +124,7 @@ impl Core {
             stopping: CancellationToken::new(),
             stopped: CancellationToken::new(),
             opened: Notify::new(),
+            schemas: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner), Reach::Starts))
     }
@@ -126,6 +133,10 @@ impl Core {
     #[must_use]
     pub fn looking(&self) -> Self {
         Self(Arc::clone(&self.0), Reach::Looks)
+    }
+
+    pub(super) fn only_looks(&self) -> bool {
+        self.1 == Reach::Looks
     }
 
     /// Returns the profiles, in the order in which they are shown.
@@ -170,6 +181,7 @@ impl Core {
         profile.open().await?;
         let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
         if first && let Ok(beating) = self.profile(profile.name()) {
+            beating.engine.sweep_copies().await;
             let stopped = self.0.stopped.clone();
             tokio::spawn(async move {
                 while stopped.run_until_cancelled(tokio::time::sleep(fault::every(HEARTBEAT_INTERVAL))).await.is_some()

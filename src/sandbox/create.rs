@@ -137,7 +137,11 @@ impl Core {
         progress: &dyn Progress,
         cancel: &CancellationToken,
     ) -> Result<Created, Failure> {
-        let deadline = Instant::now() + fault::within(CREATE_DEADLINE);
+        let filling = match &beginning.contents {
+            Contents::Empty | Contents::Copy { .. } => Duration::ZERO,
+            Contents::Clone(job) => job.left(),
+        };
+        let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + filling;
         let mut tried = 0;
         loop {
             tried += 1;

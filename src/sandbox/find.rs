@@ -89,7 +89,7 @@ impl Version {
     }
 
     /// Returns whether a profile has the version, as far as that is known without starting anything.
-    fn may_fit(self, profile: &Profile) -> bool {
+    pub(super) fn may_fit(self, profile: &Profile) -> bool {
         match (self, profile.known_major()) {
             (Self::Major(wanted), Some(major)) => wanted == u64::from(major),
             (Self::Any, _) | (Self::Major(_), None) => true,
@@ -219,7 +219,10 @@ impl Core {
         if let Some(name) = name {
             let profile = self.profile(name)?;
             if let Version::Major(wanted) = version {
-                if profile.known_major().is_none() {
+                // What is not there yet is not made to find out that it is not what was asked for.
+                if let (true, Some(ahead)) = (profile.managed(), profile.major_ahead().await) {
+                    check_is(&profile, ahead, wanted)?;
+                } else if profile.known_major().is_none() {
                     self.open(&profile).await?;
                 }
                 check_major(&profile, wanted)?;
@@ -229,7 +232,15 @@ impl Core {
         let Version::Major(wanted) = version else { return Ok(self.profiles().to_vec()) };
         let mut fitting = Vec::new();
         let mut failure = None;
+        let mut ahead = BTreeSet::new();
         for profile in self.profiles().iter().filter(|profile| version.may_fit(profile)) {
+            if let (true, Some(major)) = (profile.managed(), profile.major_ahead().await) {
+                ahead.insert(major);
+                if u64::from(major) == wanted {
+                    fitting.push(Arc::clone(profile));
+                }
+                continue;
+            }
             if profile.known_major().is_none()
                 && let Err(error) = self.open(profile).await
             {
@@ -240,10 +251,15 @@ impl Core {
                 fitting.push(Arc::clone(profile));
             }
         }
-        if fitting.is_empty() { Err(failure.unwrap_or_else(|| self.no_such_version(wanted))) } else { Ok(fitting) }
+        if !fitting.is_empty() {
+            return Ok(fitting);
+        }
+        ahead.extend(self.profiles().iter().filter_map(|profile| profile.known_major()));
+        let majors = ahead.iter().map(u16::to_string);
+        Err(failure.unwrap_or_else(|| self.no_such_version(wanted).allowed(majors)))
     }
 
-    fn no_such_version(&self, wanted: u64) -> Failure {
+    pub(super) fn no_such_version(&self, wanted: u64) -> Failure {
         let known: BTreeSet<u16> = self.profiles().iter().filter_map(|profile| profile.known_major()).collect();
         let mut failure = Failure::new(Code::PostgresVersionUnavailable, format!("no profile has Postgres {wanted}"))
             .allowed(known.into_iter().map(|major| major.to_string()));
@@ -282,7 +298,11 @@ impl Core {
 }
 
 fn check_major(profile: &Profile, wanted: u64) -> Result<(), Failure> {
-    let Some(major) = profile.known_major() else { return Ok(()) };
+    profile.known_major().map_or(Ok(()), |major| check_is(profile, major, wanted))
+}
+
+/// Checks that the major that a profile has, or would have, is the one that is wanted.
+fn check_is(profile: &Profile, major: u16, wanted: u64) -> Result<(), Failure> {
     if u64::from(major) == wanted {
         return Ok(());
     }

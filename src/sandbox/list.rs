@@ -130,10 +130,7 @@ impl Core {
         filter: &ListFilter,
     ) -> Result<Vec<Sandbox>, Failure> {
         self.open(profile).await?;
-        if let (Version::Major(wanted), Some(major)) =
-            (Version::parse(filter.postgres_version.as_deref())?, profile.known_major())
-            && wanted != u64::from(major)
-        {
+        if !Version::parse(filter.postgres_version.as_deref())?.may_fit(profile) {
             return Ok(Vec::new());
         }
         Ok(profile.store.list(query).await?)

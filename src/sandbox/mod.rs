@@ -6,13 +6,16 @@
 //! not bear the profile's prefix. What a sandbox is made of is known to its engine only.
 
 mod access;
+mod approvals;
 pub mod bounds;
 mod bytes;
 mod clock;
+mod clones;
 mod copies;
 mod core;
 mod create;
 mod decided;
+mod ensure;
 mod find;
 mod list;
 mod pool;
@@ -20,19 +23,26 @@ mod profile;
 mod remove;
 mod request;
 mod reset;
+pub mod schema;
+mod sources;
 mod templates;
+mod twins;
 mod upkeep;
 mod work;
 
 pub use self::core::{Core, Parts};
 pub use access::SessionLease;
+pub use approvals::{Approval, Approved, Asked, Waiting};
+pub use clones::{CloneRequest, Cloned};
 pub use create::Created;
+pub use ensure::{Ensured, ServerStatus, Wanted};
 pub use find::{Resolved, Selector, Target, not_found};
 pub use list::{ListFilter, ListReport, ProfileFailure};
 pub use pool::Reusable;
 pub use profile::{Profile, ProfileSettings};
 pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
 pub use request::{BUILT_IN_EXTENSION, CreateRequest, quota_limits, ttl_limit};
+pub use sources::{CloneAsked, SourceRef, SourceSettings};
 pub use templates::{TemplateList, TemplateRequest};
 pub use upkeep::{Orphans, UpkeepAudit};
 

@@ -160,6 +160,21 @@ impl Profile {
         self.info.get().map(|info| info.major).or_else(|| self.engine.known_major())
     }
 
+    /// Returns the server's major version; of a cluster of ours that is not there yet, the one it would be made of. Starts
+    /// nothing; a server of others that was never asked does not say.
+    pub async fn major_ahead(&self) -> Option<u16> {
+        match self.known_major() {
+            Some(major) => Some(major),
+            None => self.engine.major_ahead().await,
+        }
+    }
+
+    /// Returns the majors installed on this machine that a cluster of ours could be made of, the newest first; none where
+    /// the profile's server is another's.
+    pub async fn majors_installed(&self) -> Vec<u16> {
+        self.engine.versions_installed().await.into_iter().map(|(major, _)| major).collect()
+    }
+
     /// Returns what the server said of itself when the profile was first opened.
     pub fn server_info(&self) -> Option<&ServerInfo> {
         self.info.get()

@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::core::{removal_spec, require, store_failure};
+use super::find::Version;
 use super::work::{Work, first_stage};
 use super::{Core, Profile, ProfileFailure, Sandbox, State, not_found};
 use crate::admission::{Grant, Permit};
@@ -191,6 +192,9 @@ impl Core {
         report: &mut CleanupReport,
     ) -> Result<(), Failure> {
         self.open(profile).await?;
+        if !Version::parse(filter.postgres_version.as_deref())?.may_fit(profile) {
+            return Ok(());
+        }
         if !dry_run {
             grant.course.acts();
         }

@@ -14,6 +14,7 @@ use futures_util::StreamExt as _;
 
 use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
+use super::twins::Twins;
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
@@ -340,9 +341,13 @@ impl Core {
     /// metadata, and both with the keys.
     pub async fn health(&self) -> Vec<(String, Vec<Check>)> {
         let mut all = Vec::with_capacity(self.profiles().len());
+        let mut twins = Twins::default();
         for profile in self.profiles() {
             let mut checks = profile.engine.health().await;
             let answers = |check: &Check| matches!(check.status, CheckStatus::Ok | CheckStatus::Warn);
+            if checks.iter().all(answers) {
+                checks.extend(twins.meet(profile).await);
+            }
             if profile.is_open().await || checks.iter().all(answers) {
                 match profile.store.look().await {
                     Ok(true) => {

@@ -271,6 +271,9 @@ impl Work {
         let span = span::step(plan, step.name);
         span.record(span::SANDBOX_ID, self.spec.id.to_string());
         let act = tracing::Instrument::instrument(self.run(plan, step), span);
+        if step.paced {
+            return Ok(act.await?);
+        }
         tokio::time::timeout(fault::within(STEP_TIMEOUT), act).await.map_err(|_| Broken::StepTimeout(step))??;
         Ok(())
     }

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use super::ring::Key;
 use super::{SecretError, random};
-use crate::model::fault;
+use crate::model::{Secret, fault};
 
 /// The key file's name in a state directory.
 pub const KEY_FILE_NAME: &str = "master.keys";
@@ -184,6 +184,11 @@ fn io_error(action: &'static str, path: &Path, error: &io::Error) -> SecretError
 
 fn read(path: &Path) -> Result<Vec<Key>, ReadError> {
     fault::reach("file.keys.read").map_err(|injected| ReadError::Io(injected.into()))?;
+    parse(&read_text(path)?).map_err(ReadError::Malformed)
+}
+
+/// Reads a small file that is ours and that nobody else can read.
+fn read_text(path: &Path) -> Result<Zeroizing<String>, ReadError> {
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|error| {
         if error.kind() == io::ErrorKind::NotFound { ReadError::Missing } else { ReadError::Io(error) }
@@ -208,10 +213,16 @@ fn read(path: &Path) -> Result<Vec<Key>, ReadError> {
         let not_text = error.kind() == io::ErrorKind::InvalidData;
         if not_text { ReadError::Malformed("it is not text") } else { ReadError::Io(error) }
     })?;
-    parse(&text).map_err(ReadError::Malformed)
+    Ok(text)
 }
 
 async fn run(argv: &[String], name: &str, wait: Duration) -> Result<Vec<Key>, SecretError> {
+    let text = run_text(argv, name, wait).await?;
+    parse(&text).map_err(|fault| SecretError::Malformed { from: name.to_owned(), fault })
+}
+
+/// Runs a program of the operator's and returns what it prints.
+async fn run_text(argv: &[String], name: &str, wait: Duration) -> Result<Zeroizing<String>, SecretError> {
     let failed = |detail: String| SecretError::Source { action: "get", from: name.to_owned(), detail };
     let Some((program, arguments)) = argv.split_first() else {
         return Err(failed("no program is named".to_owned()));
@@ -238,7 +249,47 @@ async fn run(argv: &[String], name: &str, wait: Duration) -> Result<Vec<Key>, Se
     }
     let malformed = |fault| SecretError::Malformed { from: name.to_owned(), fault };
     let text = std::str::from_utf8(&stdout).map_err(|_| malformed("it is not text"))?;
-    parse(text).map_err(malformed)
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+/// Where a password of the operator's is kept, to be read when it is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PasswordSource {
+    /// A file that holds it, private to this program's user.
+    File(PathBuf),
+    /// A program and its arguments; it prints the password.
+    Command(Vec<String>),
+}
+
+impl PasswordSource {
+    /// Reads the password: what the file holds or the program prints, without the end of its line.
+    ///
+    /// # Errors
+    /// Fails if it cannot be had, if others may read the file, or if it is none: empty, or of several lines.
+    pub async fn read(&self) -> Result<Secret, SecretError> {
+        let (name, text) = match self {
+            Self::File(path) => {
+                let read = fault::reach("file.password.read").map_err(|injected| ReadError::Io(injected.into()));
+                (path.display().to_string(), read.and_then(|()| read_text(path)).map_err(|error| error.named(path)))
+            }
+            Self::Command(argv) => {
+                let name = argv.first().cloned().unwrap_or_default();
+                let text = run_text(argv, &name, COMMAND_TIMEOUT).await;
+                (name, text)
+            }
+        };
+        let text = text.map_err(|error| match error {
+            SecretError::Source { from, detail, .. } => SecretError::PasswordUnread { from, detail },
+            SecretError::Malformed { from, .. } => SecretError::NoPassword(from),
+            other => other,
+        })?;
+        let password = text.strip_suffix('\n').unwrap_or(&text);
+        let password = password.strip_suffix('\r').unwrap_or(password);
+        if password.is_empty() || password.contains(['\n', '\r', '\0']) {
+            return Err(SecretError::NoPassword(name));
+        }
+        Ok(Secret::new(password))
+    }
 }
 
 /// Reads one key per line; empty lines and comments are skipped.

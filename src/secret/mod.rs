@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::model::{Code, Failure, Secret};
 
-pub use file::{KEY_FILE_NAME, KeySource};
+pub use file::{KEY_FILE_NAME, KeySource, PasswordSource};
 pub use ring::{KeyId, KeyRing, Sealed};
 
 /// Random bytes of a password: 256 bits.
@@ -57,6 +57,17 @@ pub enum SecretError {
     /// Keys come from a place that this program does not write.
     #[error("keys from `{0}` are rotated where they are kept, not here")]
     NotOurs(String),
+    /// The file or program that holds a password cannot be read or run.
+    #[error("could not get the password that `{from}` holds")]
+    PasswordUnread {
+        /// The file or program.
+        from: String,
+        /// What the system said.
+        detail: String,
+    },
+    /// A password's source holds none.
+    #[error("`{0}` does not hold a password: one line of text")]
+    NoPassword(String),
     /// The system gives no random bytes.
     #[error("the system gives no random bytes")]
     NoRandom,
@@ -80,6 +91,11 @@ impl From<SecretError> for Failure {
             }
             SecretError::Forged => Self::new(Code::MetadataDamaged, text)
                 .hint("have an operator put the sandbox's row right, or delete the sandbox"),
+            SecretError::PasswordUnread { detail, .. } => Self::new(Code::InvalidConfiguration, text)
+                .hint("see that the file is there and readable, or that the program ends in time and without an error")
+                .audit(detail),
+            SecretError::NoPassword(_) => Self::new(Code::InvalidConfiguration, text)
+                .hint("put the password alone there, without quotes and in one line"),
             SecretError::NoRandom => Self::new(Code::Internal, text),
         }
     }

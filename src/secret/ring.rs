@@ -122,6 +122,16 @@ impl KeyRing {
         self.keys.read().unwrap_or_else(PoisonError::into_inner).last().map(|key| key.id)
     }
 
+    /// Returns what stands for a message: the same as long as the current key does, and no help in guessing what the message
+    /// is to who has no key.
+    pub fn keyed_digest(&self, message: &[u8]) -> [u8; 32] {
+        let key = self.keys.read().unwrap_or_else(PoisonError::into_inner).last().cloned();
+        let key = key.as_ref().map_or(&[][..], Key::bytes);
+        // The inner digest is of fixed length, so nothing can be appended to the message.
+        let message = Sha256::digest(message);
+        Sha256::new().chain_update(b"pgsandbox digest\0").chain_update(key).chain_update(message).finalize().into()
+    }
+
     /// Seals `secret` for one field of one sandbox.
     ///
     /// # Errors
@@ -278,6 +288,15 @@ mod tests {
         let sealed = ring(&there).await.seal(id, "owner", &Secret::new("x")).unwrap();
         let expected = SecretError::UnknownKey(sealed.key_id().unwrap());
         assert_eq!(ring(&here).await.open_sealed(id, "owner", &sealed).await, Err(expected));
+    }
+
+    #[tokio::test]
+    async fn a_digest_depends_on_message_and_key() {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (one, other) = (ring(&here).await, ring(&there).await);
+        assert_eq!(one.keyed_digest(b"a"), ring(&here).await.keyed_digest(b"a"));
+        assert_ne!(one.keyed_digest(b"a"), one.keyed_digest(b"b"));
+        assert_ne!(one.keyed_digest(b"a"), other.keyed_digest(b"a"));
     }
 
     #[tokio::test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::model::{Code, Context, Decision, Failure, Phase, Principal, RequestId, Requested, ServerFacts, Timestamp};
 use crate::operation::{About, Asks, Spec};
 use crate::policy::Set;
-use crate::sandbox::{self, Core, LiveUse, Profile, Resolved, Sandbox};
-use crate::sql::{Reader, Script};
+use crate::sandbox::{self, Core, LiveUse, Profile, Resolved, Sandbox, Selector};
+use crate::sql::{self, Reader, Script};
 use crate::telemetry::span;
 
 /// What the facts are gathered from.
@@ -22,7 +22,7 @@ pub(super) fn read_sql(reader: &Reader, asks: &Asks) -> Result<Option<Arc<Script
     let Some(text) = asks.sql.as_deref() else { return Ok(None) };
     let here = span::classify();
     here.in_scope(|| {
-        let read = reader.read(text).map_err(Failure::from);
+        let read = reader.read(text).map_err(|error| sql::failure(error, text));
         match &read {
             Ok(script) => _ = here.record(span::STATEMENT_COUNT, script.statements.len()),
             Err(failure) => span::failed(&here, failure),
@@ -61,6 +61,7 @@ impl Facts<'_> {
             }
             _ => (None, None),
         };
+        let clone_source = self.asks.clone.as_ref().map(|asked| self.core.clone_source(asked)).transpose()?;
         let statements = script.map(|s| s.statements.iter().map(|s| s.facts.clone()).collect()).unwrap_or_default();
         Ok(Context {
             request_id: id,
@@ -76,7 +77,7 @@ impl Facts<'_> {
             group_usage,
             statements,
             statement_texts: Vec::new(),
-            clone_source: None,
+            clone_source,
             requested: self.requested(script),
             outcome: None,
         })
@@ -102,11 +103,45 @@ impl Facts<'_> {
             About::Program => Ok((None, None, None)),
             About::Profile(selector) => Ok((Some(self.core.resolve(selector).await?.profile), None, None)),
             About::Sandbox(selector) => {
-                let Resolved { target, counted } = self.core.resolve_for(id, selector, self.asks.usage).await?;
+                let resolved = self.core.resolve_for(id, selector, self.asks.usage).await;
+                let Resolved { target, counted } = match resolved {
+                    Err(failure) if failure.code == Code::DatabaseNotFound => {
+                        return Err(self.id_and_name_differ(selector).await.unwrap_or(failure));
+                    }
+                    resolved => resolved?,
+                };
                 let sandbox = target.sandbox()?.clone();
                 Ok((Some(target.profile), Some(sandbox), counted))
             }
         }
+    }
+}
+
+impl Facts<'_> {
+    /// Says which of an id and a name is wrong where one of them is of a sandbox of the caller's own. Of another's nothing is
+    /// said: it is not there.
+    async fn id_and_name_differ(&self, selector: &Selector) -> Option<Failure> {
+        let (Some(_), Some(_)) = (&selector.database_id, &selector.database_name) else { return None };
+        let by_id = Selector { database_name: None, ..selector.clone() };
+        let by_name = Selector { database_id: None, ..selector.clone() };
+        let differ = |text: String| Failure::new(Code::DatabaseNotFound, text).hint("leave one of the two out");
+        if let Some(found) = self.own(&by_id).await {
+            let text = format!(
+                "the sandbox of this `databaseId` is named `{}`, and not as `databaseName` says",
+                found.names.database
+            );
+            return Some(differ(text));
+        }
+        let found = self.own(&by_name).await?;
+        Some(differ(format!(
+            "the sandbox of this `databaseName` has the id `{}`, and not the `databaseId` that is given",
+            found.id
+        )))
+    }
+
+    async fn own(&self, selector: &Selector) -> Option<Sandbox> {
+        let found = self.core.resolve(selector).await.ok()?.sandbox?;
+        (found.owner == self.principal.owner).then_some(found)
     }
 }
 

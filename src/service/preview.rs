@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::Service;
+use super::approvals::{Agreed, Use};
 use super::facts::{self, Facts};
 use crate::admission::{Account, Gate};
 use crate::model::{
@@ -20,7 +21,7 @@ impl Preview for Service {
         let Ok(Value::Object(arguments)) = serde_json::from_str(arguments) else {
             return Err(Failure::new(Code::InvalidArguments, "the arguments are not a JSON object"));
         };
-        let prepared = entry.read(arguments)?;
+        let prepared = entry.read(arguments.clone())?;
         let asks = prepared.asks();
         let script = facts::read_sql(&self.reader, &asks)?;
         // An explanation starts no server.
@@ -41,8 +42,10 @@ impl Preview for Service {
         let buckets: Vec<_> = decision.charges.iter().map(|c| (c.policy.clone(), c.bucket.clone())).collect();
         let account = Account::new(&context.principal, context.group_owner.as_deref());
         let balances = self.book.balances(&account, &buckets, context.now)?;
-        let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &*self.consents };
-        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref()).await {
+        let people = (&core, &*self.consents);
+        let agreed = Agreed::to(&decision, &context, &arguments, people, Use::Look).await?;
+        let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &agreed };
+        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref(), &self.commands).await {
             Ok(warnings) => (warnings, None),
             Err(refusal) => (Vec::new(), Some(refusal)),
         };
@@ -85,7 +88,7 @@ impl Service {
     /// Names in a refusal of an extension those that would really be had: that profile and policies both allow, and the
     /// server can install there, in a new sandbox or by a statement.
     pub(super) async fn name_acceptable_extensions(&self, context: &Context, failure: &mut Failure) {
-        if failure.code != Code::ExtensionNotAllowed {
+        if !matches!(failure.code, Code::ExtensionNotAllowed | Code::ExtensionSetupRequired) {
             return;
         }
         let Some(server) = &context.server else { return };

@@ -36,7 +36,7 @@ use tree::TreeFacts;
 use words::Words;
 
 use crate::model::limits::{SQL_BYTES_MAX, SQL_STATEMENTS_MAX};
-use crate::model::{Access, Relation, StatementClass, StatementFacts, Traits};
+use crate::model::{Access, Code, Failure, Relation, StatementClass, StatementFacts, Traits};
 
 /// The statements of one call's SQL, in order. A text of nothing but comments has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,17 @@ pub struct Statement {
     pub installs: Option<Installs>,
     /// For COPY … FROM STDIN: the bytes of the data that follows it, without the final `\.`.
     pub copy_data: Option<Range<usize>>,
+}
+
+impl Statement {
+    /// Returns the line of `text`, which the statement was read from, on which one of its characters is, counted from 1; its
+    /// first one's without it.
+    pub fn line_at(&self, text: &str, character: Option<u32>) -> Option<u32> {
+        let own = text.get(self.text.clone()).unwrap_or_default();
+        let before = usize::try_from(character.map_or(0, |character| character.saturating_sub(1))).ok()?;
+        let breaks = own.chars().take(before).filter(|c| *c == '\n').count();
+        u32::try_from(self.line + breaks).ok()
+    }
 }
 
 /// An extension that a statement installs.
@@ -93,6 +104,35 @@ pub fn read(text: &str) -> Result<Arc<Script>, SqlError> {
         })
         .collect();
     Ok(Arc::new(Script { statements }))
+}
+
+/// Says why a text cannot be read, with the statement and the place in it where that can be told.
+pub fn failure(error: SqlError, text: &str) -> Failure {
+    let at = error.at();
+    let mut failure = Failure::from(error);
+    let Some(at) = at else { return failure };
+    let syntax = failure.code == Code::SyntaxError;
+    let detail = failure.detail_mut();
+    detail.line = u32::try_from(at.line).ok();
+    (detail.statement_index, detail.position) = place(text, at.byte).unzip();
+    if syntax {
+        detail.sqlstate = Some(SYNTAX_ERROR.to_owned());
+    }
+    failure
+}
+
+/// Postgres' code for what cannot be parsed.
+const SYNTAX_ERROR: &str = "42601";
+
+/// Returns in which statement a byte is, and at which of its characters, both from 1. What is before it can be read.
+fn place(text: &str, byte: usize) -> Option<(u32, u32)> {
+    // A word in the byte's place, so that its statement is there however little of it comes before.
+    let mut before = text.get(..byte)?.to_owned();
+    before.push('x');
+    let statements = cut(&before).ok()?;
+    let start = statements.last()?.text.start;
+    let characters = before.get(start..byte)?.chars().count();
+    Some((u32::try_from(statements.len()).ok()?, u32::try_from(characters + 1).ok()?))
 }
 
 /// A statement with what its keywords say.

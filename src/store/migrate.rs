@@ -14,6 +14,7 @@ const MIGRATIONS: &[(&str, &str)] = &[
     ("lifecycle", include_str!("migrations/0001_lifecycle.sql")),
     ("login_turning", include_str!("migrations/0002_login_turning.sql")),
     ("copies", include_str!("migrations/0003_copies.sql")),
+    ("approvals", include_str!("migrations/0004_approvals.sql")),
 ];
 
 /// Serialises migrations of servers that start together. Any number that nobody else uses will do.

@@ -4,6 +4,7 @@
 //! Time is the database's clock. Whoever writes for a plan must hold it: the epoch of the holder fences off one
 //! that was paused and lost it. Nothing here touches a sandbox or knows what one is made of.
 
+mod approvals;
 mod damage;
 mod error;
 mod facts;
@@ -26,6 +27,7 @@ use tokio::sync::Mutex;
 use self::facts::Presence;
 use crate::model::fault;
 
+pub use approvals::{GivenApproval, NewRequest, Noted, WaitingRequest};
 pub use damage::Damage;
 pub use error::StoreError;
 pub use facts::LiveUse;

@@ -25,13 +25,17 @@ use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::export::Counts;
-use super::{OtlpProtocol, grpc};
+use super::{ExportSettings, OtlpProtocol, grpc};
 use crate::model::fault;
 
 /// The largest answer that is read; a collector says a few bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// The largest head of an answer by HTTP/2, trailers as well; by HTTP/1 it is a hundred lines of the library's own bound.
 const ANSWER_HEAD_BYTES_MAX: u32 = 16 << 10;
+
+/// How long a collector may take to answer when it is only looked for.
+const PROBE_WAIT: Duration = Duration::from_secs(3);
+const IN_TIME: &str = "the collector did not answer in time";
 
 /// Sends each request by a task on a runtime.
 #[derive(Debug)]
@@ -53,14 +57,46 @@ impl HttpClient for RuntimeClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let (protocol, timeout) = (self.protocol, self.timeout);
         let exchange = async move { tokio::time::timeout(fault::within(timeout), exchange(request, protocol)).await };
-        match self.runtime.spawn(exchange).await {
+        let answer = match self.runtime.spawn(exchange).await {
             Ok(Ok(answer)) => answer.inspect(|answer| {
                 if answer.status().is_success() {
                     self.counts.refused(refused_spans(answer.body()));
                 }
             }),
-            Ok(Err(_)) => Err("the collector did not answer in time".into()),
+            Ok(Err(_)) => Err(IN_TIME.into()),
             Err(_) => Err("the program is ending".into()),
+        };
+        // The exporter words it anew, as of HTTP and without the cause.
+        self.counts.met(fault_of(&answer));
+        answer
+    }
+}
+
+/// Asks a collector to take no spans at all, as it is asked to take some.
+///
+/// # Errors
+/// Fails with what came instead of a yes: no value of a header, and nothing that the other side wrote.
+pub(super) async fn probe(settings: &ExportSettings) -> Result<(), String> {
+    let mut request = Request::post(settings.traces_url())
+        .header(header::CONTENT_TYPE, "application/x-protobuf")
+        .header(header::CONTENT_LENGTH, 0);
+    for (name, value) in &settings.headers {
+        request = request.header(name, value.expose());
+    }
+    let request = request.body(Bytes::new()).map_err(|_| "its URL or headers cannot be sent".to_owned())?;
+    let within = fault::within(settings.timeout.min(PROBE_WAIT));
+    let answer = tokio::time::timeout(within, exchange(request, settings.protocol)).await;
+    fault_of(&answer.unwrap_or_else(|_| Err(IN_TIME.into()))).map_or(Ok(()), Err)
+}
+
+/// Says why an answer is none that a batch could count on.
+fn fault_of(answer: &Result<Response<Bytes>, HttpError>) -> Option<String> {
+    match answer {
+        Ok(answer) if answer.status().is_success() => None,
+        Ok(answer) => Some(format!("the collector answered with HTTP status {}", answer.status().as_u16())),
+        Err(error) => {
+            let causes = std::iter::successors(Some(&**error as &dyn std::error::Error), |error| error.source());
+            Some(causes.map(ToString::to_string).collect::<Vec<_>>().join(": "))
         }
     }
 }

@@ -312,3 +312,41 @@ fn talkative_libraries_are_held_at_warnings_whatever_the_filter_says() {
     assert!(text.contains("a warning"), "{text}");
     assert!(text.contains("pgsandbox::policy: our own code=7\n"), "of spans the names alone: {text}");
 }
+
+/// Returns what came of looking for a collector, and how long that took.
+pub(super) async fn reached(settings: &TelemetrySettings) -> (Result<(), String>, Duration) {
+    let (telemetry, _dispatch) = build(settings);
+    let begun = Instant::now();
+    (telemetry.reach().await, begun.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_collector_is_looked_for_by_the_protocol_that_is_configured() {
+    let mut good = collector(OK).await;
+    assert_eq!(reached(&settings(&good.endpoint, 10)).await.0, Ok(()));
+    let asked = good.received.try_recv().unwrap();
+    assert!(
+        asked.head.starts_with("post /v1/traces http/1.1") && asked.head.contains("x-key: t0ken"),
+        "{}",
+        asked.head
+    );
+    assert!(asked.body.is_empty(), "no span is sent");
+
+    let refusing = collector(Answer::Text("HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")).await;
+    let fault = reached(&settings(&refusing.endpoint, 10)).await.0.unwrap_err();
+    assert_eq!(fault, "the collector answered with HTTP status 401");
+    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let fault = reached(&settings(&format!("http://{nobody}"), 10)).await.0.unwrap_err();
+    assert!(fault.contains("refused") && !fault.contains("t0ken"), "{fault}");
+
+    // Not longer than an export may take, nor than the bound.
+    let silent = collector(Answer::Never).await;
+    for (timeout, most) in [(300, 3), (60_000, 10)] {
+        let mut slow = settings(&silent.endpoint, 10);
+        slow.export.as_mut().unwrap().timeout = Duration::from_millis(timeout);
+        let (fault, took) = reached(&slow).await;
+        assert_eq!(fault, Err("the collector did not answer in time".to_owned()));
+        assert!(took < Duration::from_secs(most), "{took:?}");
+    }
+    assert_eq!(build(&TelemetrySettings::default()).0.collector(), None);
+}

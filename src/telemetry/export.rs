@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::{Context, KeyValue};
@@ -37,6 +37,8 @@ pub(super) struct Counts {
     ended: AtomicBool,
     /// The collector took the last batch, or none was sent.
     failing: AtomicBool,
+    /// What came of the last request, where it did not go well.
+    fault: Mutex<Option<String>>,
 }
 
 impl Counts {
@@ -54,6 +56,15 @@ impl Counts {
     /// Counts spans that the collector refused while it took the others of the same batch: not more than a batch.
     pub(super) fn refused(&self, spans: u64) {
         self.lost.fetch_add(spans.min(BATCH_SPANS_MAX as u64), Ordering::Relaxed);
+    }
+
+    /// Keeps what came of a request.
+    pub(super) fn met(&self, fault: Option<String>) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes a place in the queue if there is one.
@@ -78,6 +89,17 @@ impl Counts {
     }
 }
 
+impl ExportSettings {
+    /// Returns where spans are sent.
+    pub(super) fn traces_url(&self) -> String {
+        let path = match self.protocol {
+            OtlpProtocol::Http => HTTP_TRACES_PATH,
+            OtlpProtocol::Grpc => grpc::TRACES_PATH,
+        };
+        format!("{}{path}", self.endpoint.trim_end_matches('/'))
+    }
+}
+
 /// Builds what makes and exports spans.
 pub(super) fn provider(
     settings: &ExportSettings,
@@ -86,15 +108,11 @@ pub(super) fn provider(
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let headers: HashMap<_, _> =
         settings.headers.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect();
-    let path = match settings.protocol {
-        OtlpProtocol::Http => HTTP_TRACES_PATH,
-        OtlpProtocol::Grpc => grpc::TRACES_PATH,
-    };
     let client = RuntimeClient::new(runtime.clone(), settings.protocol, settings.timeout, Arc::clone(&counts));
     let exporter = OtlpExporter::builder()
         .with_http()
         .with_http_client(client)
-        .with_endpoint(format!("{}{path}", settings.endpoint.trim_end_matches('/')))
+        .with_endpoint(settings.traces_url())
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(settings.timeout)
         .with_headers(headers)
@@ -105,7 +123,8 @@ pub(super) fn provider(
         .with_max_export_batch_size(BATCH_SPANS_MAX.min(settings.queue_spans))
         .with_scheduled_delay(BATCH_DELAY)
         .build();
-    let exporter = CountingExporter { inner: exporter, counts: Arc::clone(&counts) };
+    let protocol = settings.protocol.as_str();
+    let exporter = CountingExporter { inner: exporter, counts: Arc::clone(&counts), protocol };
     let inner = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
     let places = settings.queue_spans as u64;
     let resource = Resource::builder_empty()
@@ -156,6 +175,7 @@ impl SpanProcessor for CountingProcessor {
 struct CountingExporter<E> {
     inner: E,
     counts: Arc<Counts>,
+    protocol: &'static str,
 }
 
 impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
@@ -166,7 +186,10 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
             let sent = sent.await;
             self.counts.leave(spans, sent.is_ok());
             match (self.counts.failing.swap(sent.is_err(), Ordering::Relaxed), &sent) {
-                (false, Err(fault)) => tracing::warn!(%fault, "the collector does not take spans; they are lost"),
+                (false, Err(error)) => {
+                    let fault = self.counts.fault().unwrap_or_else(|| error.to_string());
+                    tracing::warn!(protocol = self.protocol, fault, "the collector does not take spans; they are lost");
+                }
                 (true, Ok(())) => tracing::info!(lost = self.counts.lost(), "the collector takes spans again"),
                 (true, Err(_)) | (false, Ok(())) => {}
             }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::collector_tests::{build, check_bad_collector, make_spans, settings};
+use super::collector_tests::{build, check_bad_collector, make_spans, reached, settings};
 use super::*;
 
 fn by_grpc(endpoint: &str, queue_spans: usize) -> TelemetrySettings {
@@ -173,4 +173,18 @@ async fn the_head_of_an_answer_is_read_up_to_its_bound_and_no_further() {
         make_spans(&dispatch, 10);
         assert_eq!(telemetry.shutdown(Duration::from_secs(10)).await, lost, "a head of {bytes} bytes");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_grpc_collector_says_when_it_is_looked_for_is_told_as_it_is() {
+    let (endpoint, mut received) = collector(0, "0").await;
+    assert_eq!(reached(&by_grpc(&endpoint, 10)).await.0, Ok(()));
+    let (_, headers, message) = received.try_recv().unwrap();
+    assert_eq!((&headers["x-key"], message.resource_spans.len()), (&HeaderValue::from_static("t0ken"), 0));
+
+    let (endpoint, _received) = collector(0, "16").await;
+    let fault = reached(&by_grpc(&endpoint, 10)).await.0.unwrap_err();
+    assert_eq!(fault, "the collector refused the spans with gRPC status 16");
+    let fault = reached(&by_grpc(&babbler(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, 10)).await.0.unwrap_err();
+    assert!(!fault.contains("t0ken"), "{fault}");
 }

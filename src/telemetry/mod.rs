@@ -68,6 +68,14 @@ impl OtlpProtocol {
     /// Every protocol, by the words of the OpenTelemetry specification.
     pub const WORDS: [&'static str; 2] = ["http/protobuf", "grpc"];
 
+    /// Returns its word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http/protobuf",
+            Self::Grpc => "grpc",
+        }
+    }
+
     /// Returns the protocol of a word.
     pub fn of_word(word: &str) -> Option<Self> {
         match word {
@@ -111,6 +119,7 @@ pub enum TelemetryError {
 #[derive(Debug)]
 pub struct Telemetry {
     provider: Option<SdkTracerProvider>,
+    export: Option<ExportSettings>,
     counts: Arc<Counts>,
     log: StderrLog,
 }
@@ -149,7 +158,23 @@ impl Telemetry {
             }
             None => (None, Dispatch::new(Registry::default().with(lines_layer(directives, log.writer())?))),
         };
-        Ok((Self { provider, counts, log }, dispatch))
+        Ok((Self { provider, export: settings.export.clone(), counts, log }, dispatch))
+    }
+
+    /// Returns where spans are sent, and by which protocol; `None` if nowhere.
+    pub fn collector(&self) -> Option<(&str, OtlpProtocol)> {
+        self.export.as_ref().map(|export| (export.endpoint.as_str(), export.protocol))
+    }
+
+    /// Asks the collector whether it would take spans now, for a few seconds at most.
+    ///
+    /// # Errors
+    /// Fails with what came instead of a yes.
+    pub async fn reach(&self) -> Result<(), String> {
+        match &self.export {
+            Some(export) => client::probe(export).await,
+            None => Ok(()),
+        }
     }
 
     /// Returns how many spans were lost: to a full queue, or to a collector that did not take them.

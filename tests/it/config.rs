@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgsandbox::audit::Sync;
+use pgsandbox::command::Confinement;
 use pgsandbox::config::keys::{KEYS, Kind, VARIABLES, key_at, names_in};
-use pgsandbox::config::{Config, Environment, Source, StateDir, StateDirError, load};
-use pgsandbox::model::{Code, Failure};
+use pgsandbox::config::{CommandsConfig, Config, Environment, Source, StateDir, StateDirError, load};
+use pgsandbox::model::{Code, Failure, TlsMode};
+use pgsandbox::secret::PasswordSource;
 use pgsandbox::telemetry::OtlpProtocol;
 
 /// Loads a file's text with further variables.
@@ -61,6 +63,8 @@ fn load_example(name: &str) -> Config {
         ("PGSANDBOX_CONFIG", path.to_str().unwrap()),
         ("HOME", "/home/ana"),
         ("COLLECTOR_AUTHORIZATION", "Bearer t0ken"),
+        ("FIXTURES_DATABASE_URL", "postgresql://reader:s3cret@fixtures.internal/shop"),
+        ("REPORTS_PASSWORD", "pw"),
     ];
     loaded(&variables).unwrap_or_else(|faults| panic!("{name}: {faults:#?}"))
 }
@@ -90,11 +94,28 @@ fn an_example_means_what_it_says() {
 
     let config = load_example("managed-with-policies.json");
     assert!(config.policies.unwrap().ends_with("policies.toml"));
+    assert_eq!(config.commands.confinement, Confinement::Required);
+    assert_eq!(config.commands.repositories, [Path::new("/home/ci/work")]);
+    assert_eq!(config.commands.environment, ["CI"]);
     assert_eq!(config.audit.sync, Sync::Every(Duration::from_millis(250)));
     assert_eq!(config.audit.dir, Path::new("/var/log/pgsandbox/audit"));
     let export = config.telemetry.export.unwrap();
     assert_eq!((export.endpoint.as_str(), export.queue_spans), ("http://localhost:4318", 8192));
     assert_eq!(export.headers[0].1.expose(), "Bearer t0ken");
+}
+
+#[test]
+fn what_commands_reach_is_named_by_absolute_paths_and_sound_names() {
+    let text = r#"{"commands": {"confinement": "never", "readable": ["tools"], "writable": [7], "environment": ["LD_PRELOAD", "A B"]}}"#;
+    let error = load_text(text, &[]).unwrap_err().join("; ");
+    for place in ["commands.confinement", "commands.readable", "commands.writable", "commands.environment"] {
+        assert!(error.contains(place), "{place}: {error}");
+    }
+    let text =
+        r#"{"commands": {"confinement": "available", "writable": ["/var/cache/x"], "environment": ["APP_MODE"]}}"#;
+    let commands = load_text(text, &[]).unwrap().commands;
+    assert_eq!(commands.confinement, Confinement::WhenAvailable);
+    assert_eq!(load_text("{}", &[]).unwrap().commands, CommandsConfig::default());
 }
 
 #[test]
@@ -213,6 +234,33 @@ fn what_stands_twice_is_refused() {
         r#"{"defaultProfile": "a", "profiles": [{"name": "a", "managedLocal": true}, {"name": "a", "managedLocal": true}]}"#,
         &[("profiles[1].name", "second profile `a`")],
     );
+}
+
+#[test]
+fn two_profiles_are_not_one_place() {
+    let both = |first: &str, second: &str| {
+        format!(r#"{{"defaultProfile": "a", "profiles": [{{"name": "a", {first}}}, {{"name": "b", {second}}}]}}"#)
+    };
+    let url = |host: &str, more: &str| format!(r#""adminUrl": "postgres://u:hunter2@{host}/d"{more}"#);
+    let managed = r#""managedLocal": true"#;
+    let of_16 = r#""managedLocal": true, "postgresVersion": 16"#;
+    let is_one = |first: &str, second: &str| {
+        let expected = [("profiles[1]", "makes profile `b` one with profile `a`")];
+        check_file(&both(first, second), &expected);
+    };
+    is_one(managed, managed);
+    is_one(managed, of_16);
+    is_one(of_16, of_16);
+    is_one(&url("localhost", ""), &url("localhost:5432", r#", "maxTtlMinutes": 60"#));
+    is_one(&url("LOCALHOST", ""), r#""adminUrl": "postgresql://other@localhost/d""#);
+    // And these are two.
+    let is_two = |first: &str, second: &str| assert!(load_text(&both(first, second), &[]).is_ok(), "{first} {second}");
+    is_two(managed, r#""managedLocal": true, "databasePrefix": "other""#);
+    is_two(of_16, r#""managedLocal": true, "postgresVersion": 17"#);
+    is_two(managed, &url("localhost", ""));
+    is_two(&url("localhost", ""), &url("localhost:5433", ""));
+    is_two(&url("localhost", ""), &url("localhost", r#", "databasePrefix": "other""#));
+    is_two(&url("localhost", ""), r#""adminUrl": "postgresql://u@localhost/e""#);
 }
 
 #[test]
@@ -414,6 +462,70 @@ fn the_examples_show_every_key() {
     for key in KEYS.iter().filter(|key| key.kind != Kind::Unavailable) {
         let name = key.path.rsplit('.').next().unwrap().trim_end_matches("[]");
         assert!(text.contains(&format!("\"{name}\":")), "no example has `{}`", key.path);
+    }
+}
+
+#[test]
+fn sources_are_read_with_their_passwords_from_four_places() {
+    let config = load_example("with-sources.json");
+    let names: Vec<_> = config.sources.iter().map(|source| source.name.as_str()).collect();
+    assert_eq!(names, ["staging", "fixtures", "shop", "reports"]);
+    let [staging, fixtures, shop, reports] = &config.sources[..] else { panic!() };
+    assert_eq!(staging.password, Some(PasswordSource::File("/etc/pgsandbox/staging.password".into())));
+    assert_eq!(staging.url.endpoint.tls, TlsMode::VerifyFull);
+    assert_eq!(fixtures.url.credentials.password.as_ref().unwrap().expose(), "s3cret");
+    assert_eq!(fixtures.profiles.as_deref(), Some(&["local".to_owned()][..]));
+    assert!(matches!(&shop.password, Some(PasswordSource::Command(argv)) if argv[0] == "/usr/bin/vault"));
+    assert_eq!((shop.production, reports.production), (true, false));
+    assert_eq!(reports.url.credentials.password.as_ref().unwrap().expose(), "pw");
+    assert!(!format!("{config:?}").contains("s3cret"));
+}
+
+#[test]
+fn all_faults_of_sources_are_reported_together_and_no_password_is_shown() {
+    let file = r#"{
+        "profiles": [{"name": "local", "managedLocal": true}],
+        "sources": [
+            {"name": "a", "url": "postgresql://u:hunter2@h1,h2/d", "passwordFile": "relative", "prodution": true},
+            {"name": "b b", "url": "postgresql://u:hunter2@h/d", "passwordCommand": ["pass"], "profiles": ["nope"]},
+            {"name": "c", "urlFromEnv": "NOT_SET"},
+            {"name": "d", "url": "postgresql://u@h/d", "urlFromEnv": "X"},
+            {"url": "postgresql://u@h/d?service=hunter2", "profiles": []},
+            {"name": "c", "url": "postgresql://u@h/d", "passwordFile": "/a", "passwordCommand": ["/b"]},
+            {"name": "c", "url": "postgresql://u@h/d"},
+            {"name": "e"}
+        ]
+    }"#;
+    let faults = load_text(file, &[]).unwrap_err();
+    assert!(!faults.join(" ").contains("hunter2"), "{faults:#?}");
+    check_file(
+        file,
+        &[
+            ("sources[0].url", "several hosts"),
+            ("sources[0].passwordFile", "is not an absolute path"),
+            ("sources[0].prodution", "did you mean `production`?"),
+            ("sources[1].name", "is not 1 to 64 letters"),
+            ("sources[1].passwordCommand", "absolute path of a program"),
+            ("sources[1].passwordCommand", "stands beside a password in the URL"),
+            ("sources[1].profiles", "names `nope`, which is no profile"),
+            ("sources[2].urlFromEnv", "names `NOT_SET`, which is not set"),
+            ("sources[3].urlFromEnv", "stands beside `url`"),
+            ("sources[4].name", "is missing"),
+            ("sources[4].url", "a parameter that is not supported"),
+            ("sources[4].profiles", "is empty"),
+            ("sources[5].passwordCommand", "is a second place of the password"),
+            ("sources[6].name", "names a second source `c`"),
+            ("sources[7]", "has neither `url` nor `urlFromEnv`"),
+        ],
+    );
+}
+
+#[test]
+fn a_readable_file_with_a_sources_password_is_warned_of() {
+    for (url, warnings) in [("postgresql://u:p@h/d", 1), ("postgresql://u@h/d", 0)] {
+        let text = format!(r#"{{"sources": [{{"name": "a", "url": "{url}"}}]}}"#);
+        let config = load_text(&text, &[]).unwrap();
+        assert_eq!(config.warnings.len(), warnings, "{:?}", config.warnings);
     }
 }
 

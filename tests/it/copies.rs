@@ -83,12 +83,16 @@ fn everywhere<F: Future<Output = bool> + Send + 'static>(
                 let done = act(core).await;
                 *for_act.lock().unwrap() = Some(done);
             });
-            let context = format!("{} at {at}: {:?}", if crash { "crashed" } else { "failed" }, script.point.lock().unwrap());
+            let context =
+                format!("{} at {at}: {:?}", if crash { "crashed" } else { "failed" }, script.point.lock().unwrap());
             recover(&ground);
             let live = block_on(ground.count("select count(*) from pgsandbox.sandboxes where state = 'ready'"));
             let live = usize::try_from(live).unwrap();
             let succeeded = *outcome.lock().unwrap() == Some(true);
-            assert!(if succeeded { live == made } else { left.contains(&live) || live == made }, "{live} live: {context}");
+            assert!(
+                if succeeded { live == made } else { left.contains(&live) || live == made },
+                "{live} live: {context}"
+            );
             block_on(ground.check_settled(live, &context));
             clear(&ground);
             if !script.fired() {
@@ -101,26 +105,41 @@ fn everywhere<F: Future<Output = bool> + Send + 'static>(
 
 #[test]
 fn a_fork_that_fails_or_crashes_anywhere_leaves_its_source_alone() {
-    everywhere(false, |core| async move {
-        let Some(source) = only(&core).await else { return false };
-        fork(&core, &source).await.is_ok()
-    }, 2, &[1]);
+    everywhere(
+        false,
+        |core| async move {
+            let Some(source) = only(&core).await else { return false };
+            fork(&core, &source).await.is_ok()
+        },
+        2,
+        &[1],
+    );
 }
 
 #[test]
 fn a_template_that_fails_or_crashes_anywhere_leaves_nothing() {
-    everywhere(false, |core| async move {
-        let Some(source) = only(&core).await else { return false };
-        keep(&core, &source, "base", false).await.is_ok()
-    }, 2, &[1]);
+    everywhere(
+        false,
+        |core| async move {
+            let Some(source) = only(&core).await else { return false };
+            keep(&core, &source, "base", false).await.is_ok()
+        },
+        2,
+        &[1],
+    );
 }
 
 #[test]
 fn a_template_is_there_until_the_one_that_replaces_it_is_ready() {
-    everywhere(true, |core| async move {
-        let Some(source) = only(&core).await else { return false };
-        keep(&core, &source, "base", true).await.is_ok()
-    }, 2, &[2]);
+    everywhere(
+        true,
+        |core| async move {
+            let Some(source) = only(&core).await else { return false };
+            keep(&core, &source, "base", true).await.is_ok()
+        },
+        2,
+        &[2],
+    );
 }
 
 #[test]
@@ -130,10 +149,15 @@ fn a_sandbox_from_a_template_that_fails_or_crashes_anywhere_leaves_the_template_
 
 #[test]
 fn a_reset_that_fails_or_crashes_anywhere_leaves_a_whole_sandbox_or_none() {
-    everywhere(false, |core| async move {
-        let Some(sandbox) = only(&core).await else { return false };
-        core.reset(&any_permit(), sandbox.id, Arc::new(Silent)).await.is_ok()
-    }, 1, &[0, 1]);
+    everywhere(
+        false,
+        |core| async move {
+            let Some(sandbox) = only(&core).await else { return false };
+            core.reset(&any_permit(), sandbox.id, Arc::new(Silent)).await.is_ok()
+        },
+        1,
+        &[0, 1],
+    );
 }
 
 #[test]
@@ -148,12 +172,9 @@ fn a_template_is_its_owners_alone_and_no_sandbox() {
         }
         // As a sandbox it is not there.
         let row = &template.sandbox;
-        let by_name = pgsandbox::sandbox::Selector {
-            database_name: Some(row.names.database.clone()),
-            ..Default::default()
-        };
-        let by_id =
-            pgsandbox::sandbox::Selector { database_id: Some(row.id.to_string()), ..Default::default() };
+        let by_name =
+            pgsandbox::sandbox::Selector { database_name: Some(row.names.database.clone()), ..Default::default() };
+        let by_id = pgsandbox::sandbox::Selector { database_id: Some(row.id.to_string()), ..Default::default() };
         for selector in [by_name, by_id] {
             assert_eq!(core.resolve(&selector).await.unwrap_err().code, Code::DatabaseNotFound);
         }
@@ -163,7 +184,9 @@ fn a_template_is_its_owners_alone_and_no_sandbox() {
         assert_eq!(usage.live, 1);
         // Time does not end it.
         ground.all_expire().await;
-        ground.sql("update pgsandbox.sandboxes set expires_at = now() + interval '1 day' where kind = 'template'").await;
+        ground
+            .sql("update pgsandbox.sandboxes set expires_at = now() + interval '1 day' where kind = 'template'")
+            .await;
         upkeep(&core).await.unwrap();
         assert_eq!(core.templates(&any_permit(), None, None).await.unwrap().templates.len(), 1);
         // Another's is another's.

@@ -17,6 +17,7 @@ use crate::harness::{self, Cluster, clusters, own_cluster};
 mod checks;
 mod copies;
 mod doors;
+mod extensions;
 mod managed;
 mod settings;
 

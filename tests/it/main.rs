@@ -10,16 +10,20 @@
 )]
 
 mod acts;
+mod approvals;
 mod audit;
 mod broken_policies;
 mod bytes;
 mod cases;
+mod clones;
+mod commands;
 mod config;
 mod copies;
 mod crash;
 mod durability;
 mod engine;
 mod escapes;
+mod explain;
 mod faults;
 mod first_use;
 mod harness;
@@ -29,6 +33,7 @@ mod layers;
 mod lifecycle;
 mod lifecycle_postgres;
 mod limits;
+mod machine;
 mod not_done;
 mod obligations;
 mod permits;
@@ -41,5 +46,7 @@ mod scenarios;
 mod sql;
 mod states;
 mod surface;
+mod told;
 mod toy_engine;
+mod versions;
 mod wire;

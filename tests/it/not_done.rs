@@ -104,7 +104,11 @@ fn in_text_what_the_server_quotes_of_a_statement_is_on_standard_output_alone() {
     let output = home.run(&["run-sql", "--database-id", &id, "--sql", sql, "--format", "text"]);
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(out.contains("hunter2"), "the caller is told: {out}");
-    assert!(errors.contains("error: statement 1 failed, SQLSTATE 22P02") && !errors.contains("hunter2"), "{errors}");
+    assert!(
+        errors.contains("error: statement 1 failed on line 1, at its character 8, SQLSTATE 22P02")
+            && !errors.contains("hunter2"),
+        "{errors}"
+    );
     assert_eq!(output.status.code(), Some(1));
     // Also where the call goes on, and what the server says without failing.
     let sql = "do $$ begin raise notice 'hunter2'; end $$; select nope; select 3";
@@ -112,7 +116,10 @@ fn in_text_what_the_server_quotes_of_a_statement_is_on_standard_output_alone() {
     let output = home.run(&asked);
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(out.contains("NOTICE: hunter2") && out.contains("column \"nope\" does not exist"), "{out}");
-    assert!(errors.contains("error: statement 2 failed, SQLSTATE 42703 [undefined_column]"), "{errors}");
+    assert!(
+        errors.contains("error: statement 2 failed on line 1, at its character 8, SQLSTATE 42703 [undefined_column]"),
+        "{errors}"
+    );
     assert!(!errors.contains("hunter2"), "{errors}");
 }
 

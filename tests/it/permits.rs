@@ -116,6 +116,10 @@ async fn a_permit_for_one_sandbox_or_impact_opens_no_other() {
         assert_eq!(code(core.extend(&here, id, 30).await), unless(Impact::Writes), "{impact:?}");
         assert_eq!(code(core.credentials(&there, id, OWNER).await), refused, "{impact:?}");
         assert_eq!(code(core.credentials(&here, id, OWNER).await), unless(Impact::Discloses), "{impact:?}");
+        assert_eq!(code(core.credentials_for_command(&there, id).await), refused, "{impact:?}");
+        assert_eq!(code(core.credentials_for_command(&here, id).await), unless(Impact::ReachesOut), "{impact:?}");
+        assert_eq!(code(core.connection_of(&there, id, OWNER).await), refused, "{impact:?}");
+        assert_eq!(code(core.connection_of(&here, id, OWNER).await), unless(Impact::ReachesOut), "{impact:?}");
         assert_eq!(code(core.verify(&there, id).await), refused, "{impact:?}");
         assert_eq!(code(core.verify(&here, id).await), unless(Impact::Reads), "{impact:?}");
         assert_eq!(code(core.session(&there, id, OWNER).await.map(drop)), refused, "{impact:?}");

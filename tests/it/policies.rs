@@ -479,6 +479,20 @@ fn components_that_were_changed_at_random_never_bring_the_host_down() {
     assert_eq!(set.decide(&context(), &[]).refusal, None);
 }
 
+/// The component that the scene `approvals` of `tests/proofs/faults` plays with.
+#[test]
+fn the_demanding_component_is_the_one_its_rules_make() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guests/demands_approval.wasm");
+    let mut guest = crate::obligations::demanding(&[pgsandbox::model::Obligation::Approval("nogroup".into())]);
+    guest.concerns = vec!["extend_database".into()];
+    let built = guest.component();
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &built).unwrap();
+    }
+    let kept = std::fs::read(&path).unwrap_or_default();
+    assert!(kept == built, "make it anew: UPDATE_SNAPSHOTS=1 cargo test --test it the_demanding_component");
+}
+
 /// The component that `tests/proofs/neighbours` plays with, as the real program loads it from a file.
 #[test]
 fn the_looping_component_is_the_one_its_text_makes() {

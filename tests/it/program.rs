@@ -142,7 +142,9 @@ impl Transport for Cli<'_> {
         let envelope: Value = serde_json::from_str(&text)
             .unwrap_or_else(|e| panic!("{operation}: {e}: {text}{}", String::from_utf8_lossy(&output.stderr)));
         // What was carried out and found something not in order, as `doctor` does, is no success either.
-        let in_order = envelope["ok"] == true && envelope["result"]["ok"] != false;
+        let in_order = envelope["ok"] == true
+            && envelope["result"]["ok"] != false
+            && envelope["result"]["statementsFailed"].is_null();
         assert_eq!(output.status.success(), in_order, "{operation}: {envelope:#}");
         envelope
     }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `allow` | commands that may run: each a list of patterns, one for each argument, the program first; a last `**` stands for any further arguments | none |
 //! | `deny` | commands that may not, whatever `allow` says, written alike | none |
+//! | `unlisted_over` | transports over which commands of a repository may run that `allow` does not name, unless `deny` does | none |
 //! | `transports` | how a request may have come: `stdio`, `cli`, `http` | `stdio`, `cli` |
 //!
 //! Patterns are for whole arguments; no shell reads them. The program is matched as it was given, so `npm` does not
@@ -27,6 +28,7 @@ const TRANSPORT_NOT_ALLOWED: &str = "transport_not_allowed";
 pub struct Settings {
     allow: Vec<Vec<String>>,
     deny: Vec<Vec<String>>,
+    unlisted_over: Vec<String>,
     transports: Option<Vec<String>>,
 }
 
@@ -35,6 +37,7 @@ pub struct Settings {
 pub struct HostCommand {
     allow: Vec<Argv>,
     deny: Vec<Argv>,
+    unlisted_over: Vec<Transport>,
     transports: Vec<Transport>,
 }
 
@@ -66,6 +69,7 @@ impl Policy for HostCommand {
         let policy = Self {
             allow: Argv::read_all(&settings.allow, "allow", &mut problems),
             deny: Argv::read_all(&settings.deny, "deny", &mut problems),
+            unlisted_over: problems.words("unlisted_over", &settings.unlisted_over, Transport::WORDS),
             transports,
         };
         problems.done((policy, Vec::new()))
@@ -84,21 +88,22 @@ impl Policy for HostCommand {
             );
         }
         let command = request.requested.command.as_slice();
+        // What installs Postgres is no command of a repository, and is always named.
+        let unlisted = operation != STARTING && self.unlisted_over.contains(&transport);
+        let some = unlisted || !self.allow.is_empty();
         let may_run = match request.phase {
-            Phase::Visible => operation == STARTING || !self.allow.is_empty(),
-            Phase::Before | Phase::After if command.is_empty() => {
-                operation == STARTING || operation == PREPARING && !self.allow.is_empty()
-            }
-            Phase::Before | Phase::After => self.allows(command),
+            Phase::Visible => operation == STARTING || some,
+            Phase::Before | Phase::After if command.is_empty() => operation == STARTING || operation == PREPARING && some,
+            Phase::Before | Phase::After => self.allows(command, unlisted),
         };
         if may_run { Decision::pass() } else { self.refusal(operation, command) }
     }
 }
 
 impl HostCommand {
-    fn allows(&self, command: &[String]) -> bool {
+    fn allows(&self, command: &[String], unlisted: bool) -> bool {
         let named = |list: &[Argv]| list.iter().any(|argv| argv.matches(command));
-        !named(&self.deny) && named(&self.allow)
+        !named(&self.deny) && (unlisted || named(&self.allow))
     }
 
     /// The arguments are not repeated: they may hold secrets, and the audit has the request.
@@ -194,8 +199,8 @@ mod tests {
 
     #[test]
     fn every_fault_is_reported() {
-        let settings = r#"{"allow":[[],["**"],["npm",""]],"deny":[["**"]],"transports":["stdin"]}"#;
+        let settings = r#"{"allow":[[],["**"],["npm",""]],"deny":[["**"]],"unlisted_over":["tty"],"transports":["stdin"]}"#;
         let paths: Vec<_> = testing::problems::<HostCommand>(settings).into_iter().map(|(path, _)| path).collect();
-        assert_eq!(paths, ["transports[0]", "allow[0]", "allow[1]", "allow[2][1]", "deny[0]"]);
+        assert_eq!(paths, ["transports[0]", "allow[0]", "allow[1]", "allow[2][1]", "deny[0]", "unlisted_over[0]"]);
     }
 }

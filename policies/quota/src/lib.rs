@@ -6,9 +6,9 @@
 //! | setting | meaning | absent or `null` |
 //! |---|---|---|
 //! | `max_live` | live sandboxes of the principal, on one profile | no limit |
-//! | `max_live_group` | live sandboxes of one group owner beneath the principal | no limit |
-//! | `max_bytes` | bytes of the principal's live sandboxes together | no limit |
-//! | `max_bytes_group` | bytes of one group owner's live sandboxes together | no limit |
+//! | `max_live_group` | the principal's live sandboxes under one group owner, or under none, on one profile | no limit |
+//! | `max_bytes` | bytes of the principal's live sandboxes on one profile together | no limit |
+//! | `max_bytes_group` | bytes of those under one group owner, or under none, together | no limit |
 //! | `max_ttl_minutes` | longest life of a sandbox, from its creation | the profile's limit |
 
 use pgsandbox_policy::{Bucket, Decision, Description, Obligation, Policy, Problem, Problems, Request, Scope};

@@ -31,7 +31,7 @@ pub const OPERATIONS: &[(&str, Impact)] = &[
     ("doctor", Impact::Reads),
     ("ensure_postgres", Impact::ReachesOut),
     ("explain_policy", Impact::Reads),
-    ("explain_query", Impact::Reads),
+    ("explain_query", Impact::Writes),
     ("extend_database", Impact::Writes),
     ("fork_database", Impact::Creates),
     ("get_connection_string", Impact::Discloses),

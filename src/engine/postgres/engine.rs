@@ -8,12 +8,14 @@ use async_trait::async_trait;
 use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
-use super::{Host, SandboxSession, access, extensions, health, names, verify};
+use super::{
+    CloneJob, Host, SandboxSession, access, catalog, discover, dump, extensions, health, managed, names, verify,
+};
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
     Standing, Step,
 };
-use crate::model::{Check, CredentialAccess, SandboxKind, Timestamp, TlsMode};
+use crate::model::{Check, CredentialAccess, Progress, SandboxKind, Schema, SchemaFilter, Timestamp, TlsMode};
 
 /// The engine's name in metadata.
 const KIND: &str = "postgres";
@@ -49,6 +51,27 @@ impl Engine for PostgresEngine {
     fn known_major(&self) -> Option<u16> {
         let asked = self.server.known_info().map(|info| info.major);
         asked.or(self.server.settings().major).or_else(|| self.server.managed()?.known_major())
+    }
+
+    async fn major_ahead(&self) -> Option<u16> {
+        match self.known_major() {
+            Some(major) => Some(major),
+            None => self.versions_installed().await.first().map(|(major, _)| *major),
+        }
+    }
+
+    async fn versions_installed(&self) -> Vec<(u16, String)> {
+        let Some(cluster) = self.server.managed() else { return Vec::new() };
+        let found = discover(&cluster.settings().binaries).await;
+        found.into_iter().map(|installation| (installation.major, installation.version)).collect()
+    }
+
+    async fn install(&self, major: Option<u16>, progress: &dyn Progress) -> Result<String, EngineError> {
+        let Some(cluster) = self.server.managed() else {
+            return Err(EngineError::Unsupported("the profile's server is not one that this program runs".to_owned()));
+        };
+        let installed = managed::install(major, &cluster.settings().binaries, progress).await;
+        installed.map(|found| found.version).map_err(|error| EngineError::Known(Box::new(error.into())))
     }
 
     async fn ready(&self) -> Result<ServerInfo, EngineError> {
@@ -110,6 +133,14 @@ impl Engine for PostgresEngine {
         Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
     }
 
+    async fn examine_source(&self, job: &CloneJob) -> Result<(), EngineError> {
+        dump::preflight(&self.server, job).await
+    }
+
+    async fn sweep_copies(&self) {
+        dump::sweep(&self.server.settings().work_dir);
+    }
+
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
         let session = self.server.admin_session().await?;
         // the admin of a managed cluster may bear the prefix itself
@@ -151,6 +182,11 @@ impl Engine for PostgresEngine {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
+    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        catalog::read(&self.server, sandbox, filter).await
+    }
+
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo {
         let (host, port, tls) = match &self.server.settings().source {
             ServerSource::Managed(settings) => {
@@ -190,6 +226,16 @@ impl Engine for PostgresEngine {
     async fn standing(&self) -> Result<Standing, EngineError> {
         let Some(cluster) = self.server.managed() else { return Ok(Standing::Runs) };
         cluster.standing().await.map_err(|error| EngineError::Known(Box::new(error.into())))
+    }
+
+    async fn identity(&self) -> Result<Option<String>, EngineError> {
+        let session = self.server.admin_session().await?;
+        // A server made as a copy of another has its identifier, and was started at another time.
+        let sql = "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text \
+                   || ' ' || pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())::text";
+        let failed = refused("say which server it is", &self.server.settings().profile);
+        let row = session.query_one(sql, &[]).await.map_err(failed)?;
+        Ok(row.get(0))
     }
 
     async fn health(&self) -> Vec<Check> {

@@ -33,6 +33,16 @@ pub(super) struct Planned {
 }
 
 impl Planned {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the statement that makes it in a schema, unless it says itself where it lives.
+    pub(super) fn sql_in(&self, schema: &str) -> String {
+        let schema = if self.own_schema { String::new() } else { format!(" SCHEMA {}", ident(schema)) };
+        format!("CREATE EXTENSION IF NOT EXISTS {}{schema}", ident(&self.name))
+    }
+
     /// Returns the statement; extensions go to `public`, wherever `search_path` points.
     pub(super) fn sql(&self) -> String {
         let schema = if self.own_schema { "" } else { " SCHEMA public" };
@@ -76,6 +86,26 @@ pub(super) async fn available(
             comment: offer.comment,
         })
         .collect())
+}
+
+/// Returns extensions in an order in which each comes after those that it requires.
+pub(super) async fn sorted(session: &Client, profile: &str, names: &[String]) -> Result<Vec<String>, EngineError> {
+    Ok(in_order(&offers(session, profile).await?, names))
+}
+
+fn in_order(offers: &BTreeMap<String, Offer>, names: &[String]) -> Vec<String> {
+    let mut left: Vec<&String> = names.iter().collect();
+    let mut sorted: Vec<String> = Vec::with_capacity(names.len());
+    while !left.is_empty() {
+        let waits = |name: &&String| {
+            let requires = offers.get(*name).map(|offer| offer.requires.as_slice()).unwrap_or_default();
+            requires.iter().any(|required| left.iter().any(|other| *other == required && other != name))
+        };
+        // Of those that require each other the first goes first; making them says what is wrong.
+        let next = left.iter().position(|name| !waits(name)).unwrap_or_default();
+        sorted.push(left.remove(next).clone());
+    }
+    sorted
 }
 
 /// Decides who makes each of the `wanted` extensions.
@@ -209,6 +239,12 @@ mod tests {
     fn the_owner_makes_what_it_may_and_the_admin_the_rest() {
         check(&["citext", "pg_buffercache"], true, Ok((&["pg_buffercache"], &["citext"])));
         check(&["citext", "cube", "earthdistance"], true, Ok((&["cube", "earthdistance"], &["citext"])));
+    }
+
+    #[test]
+    fn what_is_required_comes_first() {
+        let names = ["earthdistance", "citext", "cube"].map(str::to_owned);
+        assert_eq!(in_order(&offers(), &names), ["citext", "cube", "earthdistance"]);
     }
 
     #[test]

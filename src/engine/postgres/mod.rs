@@ -2,6 +2,8 @@
 
 mod access;
 mod admin;
+mod catalog;
+mod dump;
 mod endpoint;
 mod engine;
 mod extensions;
@@ -20,6 +22,7 @@ mod watch;
 mod wire;
 
 pub use admin::AdminSession;
+pub use dump::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
 pub use endpoint::{Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{

@@ -11,7 +11,7 @@ pub(super) fn check(prefix: &str, spec: &SandboxSpec) -> Result<(), EngineError>
     if names.belong_to(prefix, spec.id) {
         return match &spec.contents {
             Contents::Copy { id, names } if !names.belong_to(prefix, *id) => Err(foreign(names, *id, prefix)),
-            Contents::Empty | Contents::Copy { .. } => Ok(()),
+            Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) => Ok(()),
         };
     }
     Err(foreign(names, spec.id, prefix))

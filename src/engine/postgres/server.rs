@@ -4,6 +4,7 @@
 //! other than the admin's own and the metadata's are never kept.
 
 use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admin::{AdminSession, Login, LoginError, ident, refused};
 use super::idle::Idle;
-use super::managed::{ADMIN_DATABASE, ManagedCluster, ManagedSettings};
+use super::managed::{ADMIN_DATABASE, BinarySettings, ManagedCluster, ManagedSettings};
 use super::{Credentials, Endpoint, PostgresUrl};
 use crate::engine::{EngineError, ServerInfo};
 use crate::model::{Code, Failure, fault};
@@ -58,6 +59,10 @@ pub struct PostgresSettings {
     pub statement_timeout_ms: Option<u64>,
     /// How long one of the admin's own sessions is waited for.
     pub session_wait: Duration,
+    /// Where client programs are looked for first.
+    pub tools: BinarySettings,
+    /// Where copies keep what they need meanwhile, in private directories of their own.
+    pub work_dir: PathBuf,
 }
 
 impl PostgresSettings {
@@ -73,6 +78,8 @@ impl PostgresSettings {
             temp_file_limit_kb: Some(1 << 20),
             statement_timeout_ms: None,
             session_wait: SESSION_WAIT,
+            tools: BinarySettings::default(),
+            work_dir: std::env::temp_dir().join(format!("pgsandbox-copies-{}", rustix::process::geteuid().as_raw())),
         }
     }
 }

@@ -21,6 +21,12 @@ const ADMIN_LOCK_TIMEOUT_MS: u32 = 20_000;
 /// The longest an admin transaction may sit idle; ours never wait for anything but the server.
 const ADMIN_IDLE_IN_TRANSACTION_MS: u32 = 60_000;
 
+/// The setting by which a session only reads.
+const READ_ONLY: &str = "default_transaction_read_only";
+/// The longest a question to a source may take on its side, and wait for a lock there.
+const SOURCE_STATEMENT_TIMEOUT_MS: u32 = 60_000;
+const SOURCE_LOCK_TIMEOUT_MS: u32 = 10_000;
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -34,6 +40,8 @@ pub enum Purpose {
         /// Whether the role has BYPASSRLS.
         bypasses_row_security: bool,
     },
+    /// Another server that is copied: nothing can be changed there, and nothing is waited for long.
+    Source,
 }
 
 /// Settings that exist on every supported major, whoever connects.
@@ -102,10 +110,21 @@ pub fn startup_options(major: u16, purpose: Purpose) -> StartupOptions {
             options.push(pair("lock_timeout", &ADMIN_LOCK_TIMEOUT_MS.to_string()));
             options.push(pair("idle_in_transaction_session_timeout", &ADMIN_IDLE_IN_TRANSACTION_MS.to_string()));
         }
+        Purpose::Source => {
+            options.retain(|(name, _)| name != READ_ONLY);
+            options.push(pair(READ_ONLY, "on"));
+            options.push(pair("search_path", "pg_catalog"));
+            // rows are copied all, or the copy is refused
+            options.push(pair("row_security", "off"));
+            options.push(pair("statement_timeout", &SOURCE_STATEMENT_TIMEOUT_MS.to_string()));
+            options.push(pair("lock_timeout", &SOURCE_LOCK_TIMEOUT_MS.to_string()));
+            options.push(pair("idle_in_transaction_session_timeout", &ADMIN_IDLE_IN_TRANSACTION_MS.to_string()));
+        }
         Purpose::Owner | Purpose::ReadOnly { .. } => {
             let row_security = match purpose {
                 Purpose::ReadOnly { bypasses_row_security: false } => "off",
-                Purpose::ReadOnly { bypasses_row_security: true } | Purpose::Owner | Purpose::Admin => "on",
+                Purpose::ReadOnly { bypasses_row_security: true } | Purpose::Owner => "on",
+                Purpose::Admin | Purpose::Source => "on",
             };
             options.push(pair("row_security", row_security));
             // each call sets its own and keeps a timer besides
@@ -180,8 +199,17 @@ mod tests {
     }
 
     #[test]
+    fn a_source_is_only_read() {
+        for major in 13..=18 {
+            assert_eq!(value(major, Purpose::Source, "default_transaction_read_only").as_deref(), Some("on"));
+            assert_eq!(value(major, Purpose::Owner, "default_transaction_read_only").as_deref(), Some("off"));
+        }
+    }
+
+    #[test]
     fn no_setting_is_named_twice() {
-        for purpose in [Purpose::Admin, Purpose::Owner, Purpose::ReadOnly { bypasses_row_security: false }] {
+        let reader = Purpose::ReadOnly { bypasses_row_security: false };
+        for purpose in [Purpose::Admin, Purpose::Owner, reader, Purpose::Source] {
             let mut names: Vec<_> = startup_options(18, purpose).into_iter().map(|(n, _)| n).collect();
             names.sort();
             let count = names.len();

@@ -160,12 +160,8 @@ async fn everything_in_a_copy_is_its_own_roles_and_the_source_is_as_it_was() {
         assert_eq!(row.get::<_, i64>(0), 1001);
         drop(owner);
         // The old roles have no way in.
-        let old = SandboxSpec { names: copy.names.clone(), ..copy.clone() };
-        let stranger = bench.cluster.connect(
-            &source.names.owner_role,
-            pgsandbox::model::Secret::new(format!("owner:{}", source.id)).expose(),
-            &old.names.database,
-        );
+        let password = source.owner_password.expose();
+        let stranger = bench.cluster.connect(&source.names.owner_role, password, &copy.names.database);
         assert_eq!(sqlstate(stranger.await), "42501", "{}", bench.name());
         bench.delete(&source).await;
         bench.nothing_is_left(&source).await;
@@ -273,11 +269,23 @@ async fn a_copy_that_stops_after_any_step_is_taken_back_whole() {
                 let copy = SandboxSpec { kind, ..copy_of(&source) };
                 for step in &steps[..done] {
                     // Each may find its work done.
-                    bench.engine.run(*step, &copy).await.unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
-                    bench.engine.run(*step, &copy).await.unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
+                    bench
+                        .engine
+                        .run(*step, &copy)
+                        .await
+                        .unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
+                    bench
+                        .engine
+                        .run(*step, &copy)
+                        .await
+                        .unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
                 }
                 for step in steps[..done].iter().rev() {
-                    bench.engine.undo(*step, &copy).await.unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
+                    bench
+                        .engine
+                        .undo(*step, &copy)
+                        .await
+                        .unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
                 }
                 bench.nothing_is_left(&copy).await;
             }

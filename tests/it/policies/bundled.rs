@@ -59,8 +59,16 @@ fn bundled() -> Vec<Bundled> {
 
 fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
     let now = Timestamp::from_unix_ms(1_800_000_000_000);
-    let existing = !["create_database", "create_sandbox_from_template", "list_templates", "delete_template", "list_databases", "list_profiles", "doctor"]
-        .contains(&operation);
+    let existing = ![
+        "create_database",
+        "create_sandbox_from_template",
+        "list_templates",
+        "delete_template",
+        "list_databases",
+        "list_profiles",
+        "doctor",
+    ]
+    .contains(&operation);
     Context {
         operation,
         impact,

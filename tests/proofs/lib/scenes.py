@@ -3,15 +3,28 @@
 A scene is a function of a `Play`. What it needs is made before the orders count, by the function named beside it.
 """
 
+import atexit
 import http.server
+import json
+import os
 import shutil
 import socket
 import ssl
+import subprocess
+import tempfile
 import threading
 import time
 from pathlib import Path
 
-from ground import ROOT, STRICT, Server
+from ground import POLICIES, ROOT, STRICT, Server
+
+# A user of every machine, and its group.
+OTHER_USER = 65534
+DEMANDING = f"""
+[[policy]]
+name = "demanding"
+source = "{ROOT}/tests/guests/demands_approval.wasm"
+"""
 
 # The least of a backlog that is put aside at the start, in bytes.
 LOG_BYTES = 9 << 20
@@ -285,6 +298,69 @@ def external(play, one):
     between.close()
 
 
+def approvals(play, one):
+    """What is asked over the server as somebody else's, and another user of the machine approves: as root only."""
+    ground, cluster = play.ground, play.ground.home.cluster
+    password, port = (cluster / "admin-password").read_text().strip(), (cluster / "port").read_text().strip()
+    url = f"postgresql://pgsandbox_admin:{password}@127.0.0.1:{port}/pgsandbox?sslmode=disable"
+    other = Other(ground, url)
+    server = play.server(ground.config("approvals", POLICIES + DEMANDING, **other.shared))
+    # The second is refused by the core: what was taken for it is given back.
+    for minutes in (90, 9_000_000):
+        asked = {"databaseId": one, "ttlMinutes": minutes}
+        play.touched.add(one)
+        play.call(server, "extend_database", asked)
+        handles = (play.heard[-1][2] or {}).get("detailHandles") or ["approval:" + "0" * 64]
+        play.call(server, "list_approvals", {})
+        other.approve(play, handles[0].removeprefix("approval:"))
+        play.call(server, "extend_database", asked)
+    play.end(server)
+    other.close()
+
+
+class Other:
+    """Another user of the machine, with a state directory of its own, the same profile and the same keys."""
+
+    home = None
+
+    def __init__(self, ground, url):
+        if Other.home is None:
+            Other.home = Path(tempfile.mkdtemp(prefix="pgsandbox-other."))
+            Other.home.chmod(0o777)
+            atexit.register(shutil.rmtree, Other.home, ignore_errors=True)
+            shutil.copy(ground.home.program, Other.home / "pgsandbox")
+        self.ground, keys = ground, Other.home / "keys"
+        shutil.copy(ground.home.state / "master.keys", keys)
+        self.shared = {"profiles": [{"name": "local", "adminUrl": url}], "keyCommand": ["/bin/cat", str(keys)]}
+        (Other.home / "policies.toml").write_text(POLICIES)
+        (Other.home / "config.json").write_text(json.dumps({"policies": str(Other.home / "policies.toml")} | self.shared))
+        for name in ("keys", "policies.toml", "config.json"):
+            (Other.home / name).chmod(0o644)
+        (Other.home / "fired.log").write_text("")
+        (Other.home / "fired.log").chmod(0o666)
+
+    def approve(self, play, digest):
+        environment = play.environment | {
+            "PATH": os.environ["PATH"], "PGSANDBOX_HOME": str(Other.home / "state"),
+            "PGSANDBOX_CONFIG": str(Other.home / "config.json"), "PGSANDBOX_TEST_FAULTS_LOG": str(Other.home / "fired.log"),
+        }
+        command = [str(Other.home / "pgsandbox"), "tool", "approve", "--format", "json", "--input",
+                   json.dumps({"requestDigest": digest})]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd="/",
+                              user=OTHER_USER, group=OTHER_USER, extra_groups=[])
+        play.ground.log.write(done.stderr.encode())
+        play.statuses.append(done.returncode)
+        if done.stdout.startswith("{"):
+            play.heard.append(("approve", None, json.loads(done.stdout)))
+        # One log for the play.
+        with open(self.ground.orders_log, "a") as log:
+            log.write((Other.home / "fired.log").read_text())
+        (Other.home / "fired.log").write_text("")
+
+    def close(self):
+        (Other.home / "keys").unlink()
+
+
 class Collector(http.server.BaseHTTPRequestHandler):
     def do_POST(self):  # noqa: N802
         self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -338,6 +414,7 @@ SCENES = {
     "login-fails": (over_quota, logins, "store.note-login=fail@1", False),
     "delete-fails": (one, delete_fails, "plan.delete.clear.before=fail", False),
     "external": (one, external, "", False),
+    "approvals": (one, approvals, "", False),
     "gate-cold": (cold, gate, "", False),
     "start-cluster": (stopped, start_cluster, "", False),
     "first-look": (nothing, first_look, "", True),

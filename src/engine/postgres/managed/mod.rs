@@ -17,10 +17,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 pub use binaries::{BinarySettings, Installation, discover};
+pub(super) use binaries::{VERSION_WAIT, tool_dirs};
 pub use error::ManagedError;
 pub use home::Home;
 pub use install::{InstallError, install};
 pub use user::RunAs;
+pub(super) use user::{DEFAULT_USER, cluster_user, command};
 
 use self::home::{Locked, check_own_dir, make_dir, read_own, write_private};
 use self::process::Paths;

@@ -13,7 +13,7 @@ use super::ManagedError;
 use crate::model::fault;
 
 /// The user that Debian's packages make for the server.
-pub(super) const DEFAULT_USER: &str = "postgres";
+pub(in crate::engine::postgres) const DEFAULT_USER: &str = "postgres";
 
 /// A user of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) fn is_root() -> bool {
 }
 
 /// Returns the user to run the cluster as; `None` where that is ourselves.
-pub(super) fn cluster_user(name: &str) -> Result<Option<RunAs>, ManagedError> {
+pub(in crate::engine::postgres) fn cluster_user(name: &str) -> Result<Option<RunAs>, ManagedError> {
     if !is_root() {
         return Ok(None);
     }
@@ -59,7 +59,7 @@ fn find_user(passwd: &str, name: &str) -> Option<RunAs> {
 pub(super) const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("LC_ALL", "C")];
 
 /// Prepares a program of the cluster's: as its user, in `/`, with an environment of our own making.
-pub(super) fn command(program: impl AsRef<Path>, user: Option<&RunAs>) -> Command {
+pub(in crate::engine::postgres) fn command(program: impl AsRef<Path>, user: Option<&RunAs>) -> Command {
     use std::os::unix::process::CommandExt;
     let mut command = Command::new(program.as_ref());
     command.env_clear().envs(ENVIRONMENT).current_dir("/");

@@ -20,7 +20,7 @@ impl Work<'_> {
         let known = self.known_roles(&session).await?;
         // Who is in a copy before it is given away would be in the source's; a template is nobody's to enter.
         let login = match (self.spec.kind, &self.spec.contents) {
-            (SandboxKind::Sandbox, Contents::Empty) => "LOGIN",
+            (SandboxKind::Sandbox, Contents::Empty | Contents::Clone(_)) => "LOGIN",
             (SandboxKind::Template, _) | (_, Contents::Copy { .. }) => "NOLOGIN",
         };
         let options = format!(
@@ -126,10 +126,11 @@ impl Work<'_> {
     /// Does the admin's part inside the database, while nobody else can enter it.
     pub(super) async fn prepare_database(&self) -> Result<(), EngineError> {
         // before 15 everybody may create in `public`, the reader as well
-        let empty = matches!(self.spec.contents, Contents::Empty);
-        let public = empty && self.info.superuser && self.info.major < 15;
+        let copy = matches!(self.spec.contents, Contents::Copy { .. });
+        let public = !copy && self.info.superuser && self.info.major < 15;
         let plan = self.extensions().await?;
-        if plan.by_admin.is_empty() && !public {
+        let copied = self.copied_extensions().await?;
+        if plan.by_admin.is_empty() && copied.is_empty() && !public {
             return Ok(());
         }
         let inside = self.server.session_in(&self.spec.names.database).await?;
@@ -142,7 +143,31 @@ impl Work<'_> {
         for extension in &plan.by_admin {
             self.execute(&inside, "install an extension", &extension.sql()).await?;
         }
+        for (extension, schema) in &copied {
+            let owner = ident(&self.spec.names.owner_role);
+            let schema_sql = format!("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION {owner}", ident(schema));
+            if schema != "pg_catalog" && schema != "public" {
+                self.execute(&inside, "make an extension's schema", &schema_sql).await?;
+            }
+            self.execute(&inside, "install an extension", &extension.sql_in(schema)).await?;
+        }
         Ok(())
+    }
+
+    /// Returns those of a source's extensions that the admin makes, each with its schema; the others come with the copy.
+    async fn copied_extensions(&self) -> Result<Vec<(extensions::Planned, String)>, EngineError> {
+        let Contents::Clone(job) = &self.spec.contents else { return Ok(Vec::new()) };
+        let copy = job.plan()?;
+        if copy.by_admin.is_empty() {
+            return Ok(Vec::new());
+        }
+        let session = self.server.admin_session().await?;
+        let plan = extensions::plan(&session, self.profile(), &copy.by_admin, self.info.superuser).await?;
+        let schema = |planned: &extensions::Planned| {
+            let found = copy.extensions.iter().find(|(name, _)| name == planned.name());
+            found.map_or_else(|| "public".to_owned(), |(_, schema)| schema.clone())
+        };
+        Ok(plan.by_admin.into_iter().chain(plan.by_owner).map(|planned| (planned.clone(), schema(&planned))).collect())
     }
 
     pub(super) async fn open_database(&self) -> Result<(), EngineError> {
@@ -198,7 +223,7 @@ impl Work<'_> {
         let plan = self.extensions().await?;
         let reader = ident(&self.spec.names.readonly_role);
         let mut statements = Vec::new();
-        if let Contents::Empty = self.spec.contents {
+        if !matches!(self.spec.contents, Contents::Copy { .. }) {
             statements.extend(access::reads_to_come(&reader));
             if self.info.major >= 15 || self.info.superuser {
                 statements.push(format!("GRANT USAGE ON SCHEMA public TO {reader}"));
@@ -214,11 +239,17 @@ impl Work<'_> {
 
     /// Returns who makes which of the extensions.
     async fn extensions(&self) -> Result<extensions::Plan, EngineError> {
-        if self.spec.extensions.is_empty() {
+        let mut wanted = self.spec.extensions.clone();
+        if let Contents::Clone(job) = &self.spec.contents {
+            // What the source has comes with the copy, into the source's schema.
+            let copy = job.plan()?;
+            wanted.retain(|name| copy.extensions.iter().all(|(copied, _)| copied != name));
+        }
+        if wanted.is_empty() {
             return Ok(extensions::Plan::default());
         }
         let session = self.server.admin_session().await?;
-        extensions::plan(&session, self.profile(), &self.spec.extensions, self.info.superuser).await
+        extensions::plan(&session, self.profile(), &wanted, self.info.superuser).await
     }
 
     async fn owner_session(&self) -> Result<AdminSession, EngineError> {

@@ -18,6 +18,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::admin::{ident, literal, refused};
+use super::dump::{self, CloneJob};
 use super::names;
 use super::scram;
 use super::server::PostgresServer;
@@ -34,6 +35,8 @@ const GIVE_COPY: Step = Step::inner("give-copy", "giving the copy to its roles")
 const SEAL_TEMPLATE: Step = Step::inner("seal-template", "closing the template");
 /// Removes what a sandbox holds, and keeps its roles.
 pub(super) const RESET: Step = Step::new("reset", "removing what the sandbox holds");
+const COPY_SOURCE: Step = Step::inner("copy-source", "copying the source").paced();
+const CHECK_COPY: Step = Step::inner("check-copy", "looking at the copy").paced();
 const CLOSE: Step = Step::new("close", "closing the database");
 const CLEAR: Step = Step::new("clear", "removing what would hold the database");
 const DROP_DATABASE: Step = Step::new("drop-database", "dropping the database");
@@ -43,14 +46,19 @@ const DROP_ROLES: Step = Step::new("drop-roles", "dropping the roles");
 /// Returns the steps that make a sandbox of a kind with such contents.
 pub(super) fn create_steps(kind: SandboxKind, contents: &Contents) -> Vec<Step> {
     let database = match contents {
-        Contents::Empty => vec![CREATE_DATABASE],
+        Contents::Empty | Contents::Clone(_) => vec![CREATE_DATABASE],
         Contents::Copy { .. } => vec![COPY_DATABASE, GIVE_COPY],
     };
     let end = match kind {
         SandboxKind::Sandbox => vec![PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER],
         SandboxKind::Template => vec![SEAL_TEMPLATE],
     };
-    [vec![CREATE_ROLES], database, end].concat()
+    // Open is the database to its roles alone, whose passwords nobody is told before the sandbox is ready.
+    let filled = match contents {
+        Contents::Clone(_) => vec![COPY_SOURCE, CHECK_COPY],
+        Contents::Empty | Contents::Copy { .. } => Vec::new(),
+    };
+    [vec![CREATE_ROLES], database, end, filled].concat()
 }
 
 /// Returns all steps that make any sandbox.
@@ -65,6 +73,8 @@ pub(super) fn known_steps() -> Vec<Step> {
         OPEN_DATABASE,
         PREPARE_OWNER,
         SEAL_TEMPLATE,
+        COPY_SOURCE,
+        CHECK_COPY,
     ]
 }
 
@@ -107,6 +117,8 @@ impl<'a> Work<'a> {
             name if name == PREPARE_DATABASE.name => self.prepare_database().await,
             name if name == OPEN_DATABASE.name => self.open_database().await,
             name if name == PREPARE_OWNER.name => self.prepare_owner().await,
+            name if name == COPY_SOURCE.name => dump::copy(self.server, self.spec, self.job()?).await,
+            name if name == CHECK_COPY.name => dump::check(self.server, self.spec, self.job()?).await,
             name if name == CLOSE.name => self.close().await,
             name if name == CLEAR.name => self.clear().await,
             name if name == DROP_DATABASE.name => self.drop_database().await,
@@ -131,7 +143,10 @@ impl<'a> Work<'a> {
             }
             name if name == OPEN_DATABASE.name => self.close().await,
             // lies inside the database and goes with it
-            name if [PREPARE_DATABASE, PREPARE_OWNER, GIVE_COPY, SEAL_TEMPLATE].iter().any(|s| s.name == name) => {
+            name if [PREPARE_DATABASE, PREPARE_OWNER, GIVE_COPY, SEAL_TEMPLATE, COPY_SOURCE, CHECK_COPY]
+                .iter()
+                .any(|s| s.name == name) =>
+            {
                 Ok(())
             }
             other => Err(EngineError::Unsupported(format!("step `{}` cannot be taken back", other.escape_default()))),
@@ -149,7 +164,19 @@ impl<'a> Work<'a> {
     fn source(&self) -> Result<&'a SandboxNames, EngineError> {
         match &self.spec.contents {
             Contents::Copy { names, .. } => Ok(names),
-            Contents::Empty => Err(EngineError::Unsupported("a sandbox that is no copy has no source".to_owned())),
+            Contents::Empty | Contents::Clone(_) => {
+                Err(EngineError::Unsupported("a sandbox that is no copy has no source".to_owned()))
+            }
+        }
+    }
+
+    /// Returns what is to be copied.
+    fn job(&self) -> Result<&'a CloneJob, EngineError> {
+        match &self.spec.contents {
+            Contents::Clone(job) => Ok(job),
+            Contents::Empty | Contents::Copy { .. } => {
+                Err(EngineError::Unsupported("there is nothing to copy".to_owned()))
+            }
         }
     }
 

@@ -142,12 +142,22 @@ impl Connection {
     }
 
     /// Runs a statement in a read-only transaction that is rolled back.
+    pub(super) async fn read_only_call(&mut self, call: &StatementCall<'_>) -> Result<ResultSet, WireError> {
+        self.framed_call("BEGIN READ ONLY", call).await
+    }
+
+    /// Runs a statement in a transaction that may write, and that is rolled back.
+    pub(super) async fn rolled_back_call(&mut self, call: &StatementCall<'_>) -> Result<ResultSet, WireError> {
+        self.framed_call("BEGIN", call).await
+    }
+
+    /// Runs a statement in a transaction that `begin` opens and that is rolled back.
     ///
     /// One write with two Syncs: an error skips to the first, so the statement cannot run outside the transaction.
     /// `set_config` takes the snapshot, after which the transaction's mode cannot be changed any more.
-    pub(super) async fn read_only_call(&mut self, call: &StatementCall<'_>) -> Result<ResultSet, WireError> {
+    async fn framed_call(&mut self, begin: &str, call: &StatementCall<'_>) -> Result<ResultSet, WireError> {
         let timeout = Param::Text(timeout_ms(call.timeout).to_string());
-        self.ask("BEGIN READ ONLY", &[], 0)?;
+        self.ask(begin, &[], 0)?;
         self.ask("SELECT pg_catalog.set_config('statement_timeout', $1, true)", &[timeout], 0)?;
         self.ask_and_describe(&StatementCall { rest: Rest::Unfetched, ..*call })?;
         frontend::sync(self.channel.out());
@@ -155,7 +165,7 @@ impl Connection {
         frontend::sync(self.channel.out());
 
         let mut kept = Collector::new(call.limits);
-        let ending = self.read_only_ending(&mut kept).await?;
+        let ending = self.framed_ending(&mut kept).await?;
         self.control("ROLLBACK").await?.map_err(|_| WireError::ReadOnlyViolated)?;
         if self.event(&mut Collector::nothing()).await? != Event::Ready(TxStatus::Idle) {
             return Err(WireError::ReadOnlyViolated);
@@ -166,7 +176,7 @@ impl Connection {
     }
 
     /// Reads up to and with the first of the two times the server is ready.
-    async fn read_only_ending(&mut self, kept: &mut Collector) -> Result<Ending, WireError> {
+    async fn framed_ending(&mut self, kept: &mut Collector) -> Result<Ending, WireError> {
         let ending = self.framed(kept).await?;
         let ready = self.event(&mut Collector::nothing()).await?;
         match (&ending, ready) {

@@ -5,9 +5,10 @@
 
 use std::fmt;
 
-use super::message::{CallerText, Fields};
+use super::message::{CallerText, Fields, lossy};
 use crate::engine::postgres::NetError;
 use crate::engine::{DISK_FULL, DISK_FULL_HINT};
+use crate::model::limits::ERROR_CONTEXT_BYTES_MAX;
 use crate::model::{Code, Failure};
 
 /// An error that the server reported.
@@ -58,8 +59,8 @@ pub enum WireError {
     /// `COPY … FROM STDIN` without data.
     #[error("the statement copies from standard input and no data was given")]
     CopyDataMissing,
-    /// The read-only frame around a statement did not hold. The session is closed and nothing was committed by it.
-    #[error("the statement left its read-only transaction")]
+    /// The frame around a statement that is taken back, or may only read, did not hold. The session is closed and nothing was committed by it.
+    #[error("the statement left the transaction it was given")]
     ReadOnlyViolated,
     /// A transaction is open where none may be.
     #[error("a transaction is open in the session")]
@@ -217,7 +218,7 @@ impl From<WireError> for Failure {
                 fail(Code::InvalidArguments, "`COPY … FROM STDIN` was called without data").hint("give it as `stdin`")
             }
             WireError::ReadOnlyViolated => {
-                fail(Code::ReadonlyViolation, "the statement left its read-only transaction; the session was closed")
+                fail(Code::ReadonlyViolation, "the statement left the transaction it was given; the session was closed")
             }
             WireError::NotIdle => fail(Code::Internal, "a transaction was open where none may be"),
             WireError::Setting(name) => {
@@ -258,6 +259,7 @@ fn statement_failure(error: &ServerError) -> Failure {
     let detail = failure.detail_mut();
     detail.sqlstate = Some(error.sqlstate().to_owned());
     detail.position = error.position();
+    detail.context = error.context().map(|text| lossy(text.expose().as_bytes(), ERROR_CONTEXT_BYTES_MAX));
     failure
 }
 
@@ -321,6 +323,18 @@ mod tests {
         assert_eq!(failure.message, "duplicate (Key (mail)=(a@b) exists)");
         assert_eq!(failure.hint.as_deref(), Some("do not"));
         assert_eq!(failure.audit.as_deref(), Some("SQLSTATE 23505"));
+    }
+
+    #[test]
+    fn the_caller_is_told_where_it_arose_within_a_bound_and_nobody_else() {
+        let text = format!("COPY t, line 2, column n: \"{}\"", "9".repeat(ERROR_CONTEXT_BYTES_MAX));
+        let error = WireError::Statement(server(&format!("VERROR|C22P02|Mm|W{text}||")));
+        assert!(!format!("{error} {error:?}").contains("999"));
+        let failure = Failure::from(error);
+        assert_eq!(failure.audit.as_deref(), Some("SQLSTATE 22P02"));
+        let context = failure.detail.unwrap().context.unwrap();
+        assert!(context.starts_with("COPY t, line 2, column n: \"9"), "{context}");
+        assert_eq!(context.len(), ERROR_CONTEXT_BYTES_MAX + '…'.len_utf8());
     }
 
     #[test]

@@ -135,6 +135,19 @@ impl SandboxSession {
         self.name_types(outcome?).await
     }
 
+    /// Runs one statement in a transaction of its own, which may write and is rolled back.
+    ///
+    /// # Errors
+    /// As [`Self::execute_read_only`].
+    pub async fn execute_rolled_back(&mut self, call: &StatementCall<'_>) -> Result<ResultSet, WireError> {
+        if self.connection.status != TxStatus::Idle {
+            return Err(WireError::NotIdle);
+        }
+        self.enter(call)?;
+        let outcome = supervise(self.connection.rolled_back_call(call), &self.target, call.timeout).await;
+        self.name_types(outcome?).await
+    }
+
     /// Ends the transaction that is open, if one is, and takes back what it did.
     ///
     /// # Errors

@@ -24,6 +24,9 @@ use crate::model::{Secret, fault};
 /// The longest message of the startup that is read, in bytes.
 const MESSAGE_BYTES_MAX: usize = 8 << 10;
 
+/// The most often that a server may want a password hashed; Postgres' own way is 4096 times. Hashing holds a thread.
+const SCRAM_ITERATIONS_MAX: u32 = 1_000_000;
+
 /// Where, as whom and how a session is opened.
 #[derive(Clone, Debug)]
 pub struct SessionTarget {
@@ -148,11 +151,20 @@ async fn scram(channel: &mut Channel, mechanisms: &[u8], password: &[u8]) -> Res
     frontend::sasl_initial_response(mechanism, scram.message(), channel.out()).map_err(too_long)?;
 
     let challenge = sasl_message(channel, 11).await?;
+    if iterations(&challenge).is_none_or(|count| count > SCRAM_ITERATIONS_MAX) {
+        return Err(WireError::Protocol("a SCRAM challenge asks for more work than any real one"));
+    }
     scram.update(&challenge).map_err(|_| WireError::Protocol("a SCRAM challenge is malformed"))?;
     frontend::sasl_response(scram.message(), channel.out()).map_err(too_long)?;
 
     let proof = sasl_message(channel, 12).await?;
     scram.finish(&proof).map_err(|_| WireError::Impostor)
+}
+
+/// Returns how often a challenge wants the password hashed.
+fn iterations(challenge: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(challenge).ok()?;
+    text.split(',').find_map(|part| part.strip_prefix("i="))?.parse().ok()
 }
 
 async fn sasl_message(channel: &mut Channel, wanted: u32) -> Result<Vec<u8>, WireError> {

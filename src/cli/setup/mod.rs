@@ -1,0 +1,440 @@
+//! Sets MCP clients up to start this program, and takes that back.
+//!
+//! Every file is read and every change worked out before the first is written: if one of them cannot be, none is. What
+//! is not ours in a file is never touched, and a database or the state directory never at all.
+
+mod change;
+mod clients;
+mod difference;
+mod entry;
+mod file;
+mod json;
+mod record;
+mod toml;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::{Value, json as object};
+
+use self::change::{At, Change, Changed, Fault, Made};
+use self::clients::{CLIENTS, Client, Scope, Surroundings, Syntax};
+pub(super) use self::entry::Entry;
+use self::file::Source;
+use self::record::Record;
+use super::render::{self, Format, line, say};
+use crate::config::{Environment, load, state_dir};
+use crate::model::{Code, Failure};
+
+/// Returns the grammar of `setup`.
+pub(super) fn setup_command() -> Command {
+    common(Command::new("setup"))
+        .about("Sets MCP clients up to start this program; names none: shows how each stands")
+        .after_help("Everything else in a client's configuration stays as it is, comments too.")
+}
+
+/// Returns the grammar of `uninstall`.
+pub(super) fn uninstall_command() -> Command {
+    common(Command::new("uninstall"))
+        .about("Takes back what `setup` added to MCP clients; names none: to all of them. Keeps the state directory and every database")
+        .arg(
+            Arg::new("purge")
+                .long("purge")
+                .action(ArgAction::SetTrue)
+                .help("Says how to remove sandboxes and state directory; removes nothing"),
+        )
+}
+
+fn common(command: Command) -> Command {
+    command
+        .arg(
+            Arg::new("clients")
+                .value_name("CLIENT")
+                .num_args(0..)
+                .value_parser(PossibleValuesParser::new(CLIENTS.iter().map(|client| client.name)))
+                .help("The clients"),
+        )
+        .arg(
+            Arg::new("scope").long("scope").value_parser(Scope::ALL.map(Scope::as_str)).help(
+                "Everything the user does, or the project in this directory; default: user, where the client has it",
+            ),
+        )
+        .arg(
+            Arg::new("name")
+                .long("name")
+                .value_name("NAME")
+                .default_value(env!("CARGO_PKG_NAME"))
+                .help("The server's name in the client"),
+        )
+        .arg(
+            Arg::new("dry-run")
+                .long("dry-run")
+                .action(ArgAction::SetTrue)
+                .help("Shows the difference and writes nothing"),
+        )
+}
+
+/// What is asked for.
+struct Asked {
+    clients: Vec<&'static Client>,
+    scope: Option<Scope>,
+    name: String,
+    is_dry: bool,
+    around: Surroundings,
+}
+
+/// One file's change, worked out and not written.
+struct Planned {
+    client: &'static Client,
+    scope: Scope,
+    source: Source,
+    changed: Changed,
+    old: Option<String>,
+    difference: String,
+}
+
+/// Runs `setup`.
+pub(super) fn setup(matches: &ArgMatches, format: Format) -> ExitCode {
+    let asked = match Asked::read(matches) {
+        Ok(asked) => asked,
+        Err(failure) => return complain(&[failure], format),
+    };
+    if asked.clients.is_empty() {
+        return status(&asked, format);
+    }
+    let entry = Entry::of_this_process();
+    let planned = plans(&asked, |_, _| Change::Put(&entry), &entry);
+    let planned = match sound(planned) {
+        Ok(planned) => planned,
+        Err(failures) => return complain(&failures, format),
+    };
+    let outcome = if asked.is_dry { Ok(()) } else { write(&asked, &planned, true) };
+    report(&asked, &planned, true, notes(), format, outcome)
+}
+
+/// Runs `uninstall`.
+pub(super) fn uninstall(matches: &ArgMatches, format: Format) -> ExitCode {
+    let asked = match Asked::read(matches) {
+        Ok(asked) => asked,
+        Err(failure) => return complain(&[failure], format),
+    };
+    if matches.get_flag("purge") {
+        return complain(&[purge()], format);
+    }
+    let record = home().map(|home| Record::read(&home)).unwrap_or_default();
+    let name = asked.name.clone();
+    let change = |file: &std::path::Path, _: &Client| Change::Remove(record.made(file, &name));
+    let all = asked.clients.is_empty();
+    let asked = if all { Asked { clients: CLIENTS.iter().collect(), ..asked } } else { asked };
+    let planned = plans(&asked, change, &Entry::of_this_process());
+    let mut notes = Vec::new();
+    let planned = if all {
+        // What nobody named and cannot be changed is told, and holds up nothing.
+        let (sound, faulty): (Vec<_>, Vec<_>) = planned.into_iter().partition(Result::is_ok);
+        notes.extend(faulty.into_iter().filter_map(Result::err).map(|failure| failure.message));
+        sound.into_iter().filter_map(Result::ok).collect()
+    } else {
+        match sound(planned) {
+            Ok(planned) => planned,
+            Err(failures) => return complain(&failures, format),
+        }
+    };
+    if let Some(home) = home().filter(|home| home.exists()) {
+        notes.push(format!("left: the state directory `{}`, with its cluster and sandboxes", home.display()));
+    }
+    notes.push("left: sandboxes on other servers; `pgsandbox list-databases` names them".to_owned());
+    let outcome = if asked.is_dry { Ok(()) } else { write(&asked, &planned, false) };
+    report(&asked, &planned, false, notes, format, outcome)
+}
+
+fn purge() -> Failure {
+    let home = home().map_or_else(|| "the state directory".to_owned(), |home| format!("`{}`", home.display()));
+    Failure::new(Code::InvalidArguments, "`uninstall` deletes no database and no state directory").hint(format!(
+        "delete each sandbox that `pgsandbox list-databases` shows with `pgsandbox delete-database --wait`, stop the managed \
+         cluster with `pgsandbox local stop`, then remove {home} by hand"
+    ))
+}
+
+fn home() -> Option<PathBuf> {
+    state_dir(&Environment::of_process()).ok().map(|home| home.path().to_path_buf())
+}
+
+impl Asked {
+    fn read(matches: &ArgMatches) -> Result<Self, Failure> {
+        let names: Vec<&String> = matches.get_many("clients").into_iter().flatten().collect();
+        let mut clients: Vec<&Client> = names.iter().filter_map(|name| Client::find(name)).collect();
+        clients.dedup_by_key(|client| client.name);
+        let scope = matches.get_one::<String>("scope").map(String::as_str);
+        let name = matches.get_one::<String>("name").cloned().unwrap_or_default();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        if name.is_empty() || !name.chars().all(is_plain) {
+            return Err(Failure::new(Code::InvalidArguments, "`--name` takes letters, digits, `_` and `-`"));
+        }
+        let project = std::env::current_dir();
+        let project = project.map_err(|error| {
+            Failure::new(Code::InvalidArguments, format!("the current directory cannot be used: {error}"))
+        })?;
+        Ok(Self {
+            clients,
+            scope: Scope::ALL.into_iter().find(|of| scope == Some(of.as_str())),
+            name,
+            is_dry: matches.get_flag("dry-run"),
+            around: Surroundings {
+                home: std::env::var_os("HOME").map(PathBuf::from),
+                project,
+                macos: cfg!(target_os = "macos"),
+                variable: |name| std::env::var_os(name),
+            },
+        })
+    }
+}
+
+/// Works every change out.
+fn plans<'a>(
+    asked: &Asked,
+    change: impl Fn(&std::path::Path, &Client) -> Change<'a>,
+    entry: &Entry,
+) -> Vec<Result<Planned, Failure>> {
+    let mut planned = Vec::new();
+    for client in &asked.clients {
+        let removes_all = matches!(change(std::path::Path::new(""), client), Change::Remove(_));
+        let scopes: Vec<Scope> = match asked.scope {
+            Some(scope) => vec![scope],
+            // What is taken back is taken back wherever it is.
+            None if removes_all => {
+                Scope::ALL.into_iter().filter(|scope| client.file(*scope, &asked.around).is_ok()).collect()
+            }
+            None => vec![client.scope()],
+        };
+        for scope in scopes {
+            planned.push(plan(asked, client, scope, &change, entry));
+        }
+    }
+    planned
+}
+
+fn plan<'a>(
+    asked: &Asked,
+    client: &'static Client,
+    scope: Scope,
+    change: &impl Fn(&std::path::Path, &Client) -> Change<'a>,
+    entry: &Entry,
+) -> Result<Planned, Failure> {
+    let file = client.file(scope, &asked.around).map_err(|instead| {
+        Failure::new(Code::InvalidArguments, format!("`{}` has no scope `{}`", client.name, scope.as_str()))
+            .hint(instead)
+    })?;
+    let source = file::read(&file).map_err(|error| unusable(&file, &error.to_string()))?;
+    let old = match &source.bytes {
+        None => None,
+        Some(bytes) => Some(String::from_utf8(bytes.clone()).map_err(|error| {
+            let valid = bytes.get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+            let (row, column) = change::place(&String::from_utf8_lossy(valid), valid.len());
+            unusable(&file, &format!("line {row}, column {column}: is not UTF-8"))
+        })?),
+    };
+    let wanted = change(&source.path, client);
+    let at = At { servers: client.servers, name: &asked.name, typed: client.typed };
+    let text = old.as_deref().unwrap_or_default();
+    let changed = match (&old, wanted) {
+        (None, Change::Remove(made)) => Ok(Changed { text: None, made, was_there: false, others: Vec::new() }),
+        (_, wanted) => match client.syntax {
+            Syntax::Json => json::change(text, false, at, wanted),
+            Syntax::JsonWithComments => json::change(text, true, at, wanted),
+            Syntax::Toml => toml::change(text, at, wanted),
+        },
+    };
+    let changed = changed.map_err(|Fault { at, what }| {
+        let place = at.map(|(row, column)| format!("line {row}, column {column}: ")).unwrap_or_default();
+        unusable(&file, &format!("{place}{what}"))
+    })?;
+    // A file that was empty before is not one that we made.
+    let made = if old.is_some() { changed.made.min(Made::Servers) } else { changed.made };
+    let changed = match wanted {
+        Change::Put(_) => Changed { made, ..changed },
+        Change::Remove(_) => changed,
+    };
+    let mut written: Vec<&str> = vec![&entry.command, "stdio"];
+    written.extend(entry.args.iter().chain(entry.env.iter().map(|(_, value)| value)).map(String::as_str));
+    let name = source.path.display().to_string();
+    let difference = difference::unified(&name, old.as_deref(), changed.text.as_deref(), &written);
+    Ok(Planned { client, scope, source, changed, old, difference })
+}
+
+fn unusable(file: &std::path::Path, what: &str) -> Failure {
+    Failure::new(Code::InvalidConfiguration, format!("`{}`: {what}; it was not touched", file.display()))
+}
+
+/// Returns what is planned, if all of it can be done.
+fn sound(planned: Vec<Result<Planned, Failure>>) -> Result<Vec<Planned>, Vec<Failure>> {
+    let (sound, faulty): (Vec<_>, Vec<_>) = planned.into_iter().partition(Result::is_ok);
+    if faulty.is_empty() {
+        return Ok(sound.into_iter().filter_map(Result::ok).collect());
+    }
+    Err(faulty.into_iter().filter_map(Result::err).collect())
+}
+
+/// Writes what is planned, each file first and then the record of it.
+fn write(asked: &Asked, planned: &[Planned], puts: bool) -> Result<(), Failure> {
+    let home = state_dir(&Environment::of_process());
+    let mut record = home.as_ref().map(|home| Record::read(home.path())).unwrap_or_default();
+    let mut is_noted = true;
+    for one in planned {
+        let file = &one.source.path;
+        if one.difference.is_empty() {
+            continue;
+        }
+        file::replace(&one.source, one.changed.text.as_deref())
+            .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("`{}`: {error}", file.display())))?;
+        if puts && one.changed.was_there {
+            continue;
+        }
+        record.note(file, &asked.name, puts.then_some(one.changed.made));
+        is_noted = false;
+    }
+    let Ok(home) = home else { return Ok(()) };
+    if is_noted || (!puts && !home.path().exists()) {
+        return Ok(());
+    }
+    home.open()?;
+    record.write(home.path()).map_err(|error| {
+        Failure::new(
+            Code::InvalidConfiguration,
+            format!("the clients were written, but the record of it was not: {error}"),
+        )
+        .hint("`uninstall` will remove the entries all the same")
+    })
+}
+
+/// What a person who sets clients up should know.
+fn notes() -> Vec<String> {
+    let environment = Environment::of_process();
+    let mut notes: Vec<String> = environment
+        .secrets()
+        .into_iter()
+        .map(|name| {
+            format!(
+                "`{name}` holds a secret and was not written: clients have to pass it on; or put it into a configuration \
+                 file that only you can read, and set `PGSANDBOX_CONFIG`"
+            )
+        })
+        .collect();
+    if let Err(error) = load(&environment) {
+        notes.extend(
+            error.faults.iter().map(|fault| format!("the program would not start as it is set up here: {fault}")),
+        );
+    }
+    notes
+}
+
+fn action(one: &Planned, puts: bool) -> &'static str {
+    match (one.difference.is_empty(), puts, one.old.is_some()) {
+        (true, true, _) => "unchanged",
+        (true, false, _) => "not there",
+        (false, true, false) => "created",
+        (false, true, true) if one.changed.was_there => "updated",
+        (false, true, true) => "added",
+        (false, false, _) => "removed",
+    }
+}
+
+fn report(
+    asked: &Asked,
+    planned: &[Planned],
+    puts: bool,
+    notes: Vec<String>,
+    format: Format,
+    outcome: Result<(), Failure>,
+) -> ExitCode {
+    if let Err(failure) = outcome {
+        return complain(&[failure], format);
+    }
+    if format == Format::Json {
+        let changes: Vec<Value> = planned
+            .iter()
+            .map(|one| {
+                let mut change = object!({
+                    "client": one.client.name,
+                    "scope": one.scope.as_str(),
+                    "file": one.source.path,
+                    "action": action(one, puts),
+                    if puts { "kept" } else { "removedWithIt" }: one.changed.others,
+                });
+                if let (true, Some(members)) = (asked.is_dry, change.as_object_mut()) {
+                    members.insert("difference".to_owned(), one.difference.as_str().into());
+                }
+                change
+            })
+            .collect();
+        render::json(&object!({"ok": true, "dryRun": asked.is_dry, "changes": changes, "notes": notes}).to_string());
+        return ExitCode::SUCCESS;
+    }
+    for one in planned {
+        if !puts && asked.clients.len() > 1 && one.difference.is_empty() {
+            continue;
+        }
+        let file = one.source.path.display();
+        line(&format!("{} ({}): {} in `{file}`", one.client.title, one.scope.as_str(), action(one, puts)));
+        if asked.is_dry && !one.difference.is_empty() {
+            line(one.difference.trim_end());
+        }
+        if !one.changed.others.is_empty() {
+            let what = if puts { "kept" } else { "gone with it" };
+            line(&format!("  {what}: {}", one.changed.others.join(", ")));
+        }
+        if puts && !asked.is_dry && !one.difference.is_empty() {
+            line(&format!("  next: {}", one.client.after));
+        }
+    }
+    if !puts && planned.iter().all(|one| one.difference.is_empty()) {
+        line("no client is set up");
+    }
+    if asked.is_dry {
+        line("a dry run: nothing was written");
+    }
+    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    ExitCode::SUCCESS
+}
+
+/// Shows how each client stands.
+fn status(asked: &Asked, format: Format) -> ExitCode {
+    let entry = Entry::of_this_process();
+    let mut seen = Vec::new();
+    for client in &CLIENTS {
+        for scope in Scope::ALL.into_iter().filter(|scope| asked.scope.is_none_or(|of| of == *scope)) {
+            let Ok(file) = client.file(scope, &asked.around) else { continue };
+            let stands = match plan(asked, client, scope, &|_, _| Change::Put(&entry), &entry) {
+                Err(failure) => failure.message,
+                Ok(one) if one.difference.is_empty() => "set up".to_owned(),
+                Ok(one) if one.changed.was_there => "set up otherwise".to_owned(),
+                Ok(one) if one.old.is_some() => "not set up".to_owned(),
+                Ok(_) => "no such file".to_owned(),
+            };
+            seen.push((client, scope, file, stands));
+        }
+    }
+    if format == Format::Json {
+        let clients: Vec<Value> = seen
+            .iter()
+            .map(|(client, scope, file, stands)| {
+                object!({"client": client.name, "scope": scope.as_str(), "file": file, "stands": stands})
+            })
+            .collect();
+        render::json(&object!({"ok": true, "clients": clients}).to_string());
+        return ExitCode::SUCCESS;
+    }
+    for (client, scope, file, stands) in seen {
+        line(&format!("{:<15} {:<8} {stands:<16} {}", client.name, scope.as_str(), file.display()));
+    }
+    ExitCode::SUCCESS
+}
+
+fn complain(failures: &[Failure], format: Format) -> ExitCode {
+    render::failures(failures, format);
+    ExitCode::FAILURE
+}

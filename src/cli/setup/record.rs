@@ -1,0 +1,60 @@
+//! What setting up made, beside the entries themselves: so that taking it back leaves each file as it was.
+//!
+//! The record is a file in the state directory. Without it, or with one that cannot be read, only entries are taken back.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::change::Made;
+use super::file;
+
+/// The record's name in the state directory.
+const NAME: &str = "clients.json";
+
+/// Where a client was set up, and what was made for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Line {
+    file: PathBuf,
+    server: String,
+    made: String,
+}
+
+/// The record of a state directory.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    lines: Vec<Line>,
+}
+
+impl Record {
+    /// Reads the record; one that is not there, or cannot be read, is empty.
+    pub(super) fn read(home: &Path) -> Self {
+        let bytes = file::read(&home.join(NAME)).ok().and_then(|source| source.bytes).unwrap_or_default();
+        Self { lines: serde_json::from_slice(&bytes).unwrap_or_default() }
+    }
+
+    /// Returns what was made in a file for a server.
+    pub(super) fn made(&self, file: &Path, server: &str) -> Made {
+        let line = self.lines.iter().find(|line| line.file == file && line.server == server);
+        line.and_then(|line| Made::ALL.into_iter().find(|made| made.as_str() == line.made)).unwrap_or_default()
+    }
+
+    /// Notes what was made, `None` for nothing any more.
+    pub(super) fn note(&mut self, file: &Path, server: &str, made: Option<Made>) {
+        self.lines.retain(|line| line.file != file || line.server != server);
+        let line =
+            |made: Made| Line { file: file.to_owned(), server: server.to_owned(), made: made.as_str().to_owned() };
+        // An entry alone is what is taken back anyway.
+        self.lines.extend(made.filter(|made| *made != Made::Entry).map(line));
+    }
+
+    /// Writes the record.
+    pub(super) fn write(&self, home: &Path) -> std::io::Result<()> {
+        let source = file::read(&home.join(NAME))?;
+        let text = (!self.lines.is_empty()).then(|| serde_json::to_string_pretty(&self.lines)).transpose()?;
+        if source.bytes.is_none() && text.is_none() {
+            return Ok(());
+        }
+        file::replace(&source, text.as_deref())
+    }
+}

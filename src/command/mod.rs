@@ -1,0 +1,103 @@
+//! Runs commands of a repository: argv without a shell, a small environment, confined, bounded, and ended as a whole.
+//!
+//! A command is started by a process of its own ([`supervisor`]), which becomes the parent of all that comes of it and ends it
+//! with the command. On Linux, Landlock denies the command every file but the repository, a temporary directory, the system's
+//! programs and the caches of package managers; where there is no Landlock nothing is run, unless the operator allows it.
+//! Whether a command may run at all is decided elsewhere, and nothing here asks.
+
+pub mod argv;
+mod confine;
+mod error;
+mod order;
+pub mod output;
+pub mod project;
+mod reach;
+mod redact;
+mod repo;
+mod run;
+mod supervisor;
+pub mod surroundings;
+pub mod survey;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tokio::sync::Semaphore;
+
+pub use self::error::CommandError;
+pub use self::output::{Captured, Wanted};
+pub use self::reach::{DEVICES, Further, SYSTEM};
+pub use self::repo::{Grounds, Repo};
+pub use self::run::{Ended, Ran, Run, STDIN_BYTES_MAX, Stdin, Stopped, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX};
+pub use self::surroundings::{PLACES, Surroundings};
+
+/// The word by which this program is started to look after a command.
+const SUPERVISE: &str = "__supervise-command";
+/// The most commands at a time: each is a program of somebody else's, and takes what it likes of the machine.
+pub const COMMANDS_MAX: usize = 4;
+
+/// What to do where commands cannot be confined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Confinement {
+    /// Run none.
+    #[default]
+    Required,
+    /// Run them all the same.
+    WhenAvailable,
+}
+
+/// How commands are run.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// What to do where they cannot be confined.
+    pub confinement: Confinement,
+    /// Files and directories that they reach besides.
+    pub further: Further,
+    /// Directories below which repositories may be; empty for anywhere.
+    pub repositories: Vec<PathBuf>,
+    /// This program's own files and directories, which no command reaches.
+    pub hidden: Vec<PathBuf>,
+    /// Secrets of this program, which no output shows.
+    pub secrets: Vec<String>,
+    /// This program.
+    pub supervisor: PathBuf,
+}
+
+/// Runs commands.
+#[derive(Debug)]
+pub struct Commands {
+    settings: Settings,
+    told: Surroundings,
+    turns: Semaphore,
+}
+
+impl Commands {
+    /// Builds it; starts nothing.
+    pub fn new(settings: Settings, told: Surroundings) -> Self {
+        Self { settings, told, turns: Semaphore::new(COMMANDS_MAX) }
+    }
+
+    /// Opens a repository.
+    ///
+    /// # Errors
+    /// `repo_not_found`, or `unsafe_command` for what is no place to run commands in.
+    pub fn open(&self, path: &str) -> Result<Repo, CommandError> {
+        let grounds = Grounds {
+            within: self.settings.repositories.clone(),
+            hidden: self.settings.hidden.clone(),
+            home: self.told.home.clone(),
+        };
+        Repo::open(path, &grounds)
+    }
+}
+
+/// Looks after a command, if this process was started for it.
+pub fn supervise_if_asked(arguments: &[OsString]) -> Option<ExitCode> {
+    (arguments.get(1)? == SUPERVISE).then(supervisor::main)
+}
+
+/// Returns `text` without `secret`, in every form that output is cleared of.
+pub fn without(text: &str, secret: &str) -> String {
+    redact::Secrets::new([secret]).redact(text)
+}

@@ -1,0 +1,84 @@
+//! What a repository remembers of how its database is worked on: `.pgsandbox/project.json`, without any secret.
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Grounds, Repo};
+
+/// Where it stands.
+pub const PROJECT_FILE: &str = ".pgsandbox/project.json";
+/// The longest such file, in bytes.
+const PROJECT_BYTES_MAX: usize = 64 << 10;
+
+/// What is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Project {
+    /// The major version of Postgres.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub postgres_version: Option<String>,
+    /// The command that changes the schema.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub migration_command: Option<Vec<String>>,
+    /// The command that fills in data.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub seed_command: Option<Vec<String>>,
+}
+
+impl Project {
+    /// Reads what a repository remembers; nothing where it has no such file.
+    ///
+    /// # Errors
+    /// Says why the file cannot be read.
+    pub fn read(repo: &Repo) -> Result<Self, String> {
+        let text = repo
+            .read(PROJECT_FILE, PROJECT_BYTES_MAX)
+            .map_err(|error| format!("`{PROJECT_FILE}` was not read: {error}"))?;
+        let Some(text) = text else { return Ok(Self::default()) };
+        serde_json::from_str(&text).map_err(|error| {
+            format!("`{PROJECT_FILE}` cannot be used: look at line {} column {}", error.line(), error.column())
+        })
+    }
+
+    /// Reads what the repository at a path remembers. Where there is none, or it is not to be used, that is nothing: who may
+    /// not look there learns nothing more.
+    pub fn at(path: &str) -> Self {
+        Repo::open(path, &Grounds::default()).ok().and_then(|repo| Self::read(&repo).ok()).unwrap_or_default()
+    }
+
+    /// Writes it into a repository.
+    ///
+    /// # Errors
+    /// Fails if the system does not let us, or the place is a link.
+    pub fn write(&self, repo: &Repo) -> io::Result<()> {
+        let (dir, name) = PROJECT_FILE.rsplit_once('/').unwrap_or_default();
+        let text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
+        repo.write(dir, name, &(text + "\n"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_read_again_and_what_is_malformed_is_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let repo = Repo::open(path, &Grounds::default()).unwrap();
+        assert_eq!(Project::read(&repo), Ok(Project::default()));
+        let project = Project { seed_command: Some(vec!["./seed".to_owned()]), ..Project::default() };
+        project.write(&repo).unwrap();
+        assert_eq!(Project::at(path), project);
+        let file = dir.path().join(PROJECT_FILE);
+        fs::write(&file, format!("{{\"x\":\"{}\"}}", "y".repeat(PROJECT_BYTES_MAX))).unwrap();
+        assert!(Project::read(&repo).unwrap_err().contains("longer than"));
+        fs::write(&file, "{\"seedCommand\": \"secret words\"}").unwrap();
+        let said = Project::read(&repo).unwrap_err();
+        assert!(said.contains("line 1") && !said.contains("secret"), "{said}");
+        assert_eq!(Project::at(path), Project::default());
+    }
+}

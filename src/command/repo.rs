@@ -1,0 +1,261 @@
+//! A repository on this machine: its directory, and its files read without leaving it.
+//!
+//! No link is followed, so what is read or written is in the repository, whatever was put there.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+
+use super::CommandError;
+use super::reach::{SYSTEM, real, touches};
+use crate::model::fault;
+
+/// The longest path of a repository, in bytes, as systems have it.
+pub(super) const PATH_BYTES_MAX: usize = 4096;
+/// The most entries of a directory that are looked at.
+pub(super) const ENTRIES_MAX: usize = 2000;
+/// Where nothing is a repository: the system's own.
+const NEVER_BELOW: [&str; 7] = ["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run"];
+
+/// An existing directory that commands may be run in.
+#[derive(Debug)]
+pub struct Repo {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+/// Where repositories may be.
+#[derive(Clone, Debug, Default)]
+pub struct Grounds {
+    /// Directories below which they may be; empty for anywhere.
+    pub within: Vec<PathBuf>,
+    /// This program's own directories and files.
+    pub hidden: Vec<PathBuf>,
+    /// The home directory.
+    pub home: Option<PathBuf>,
+}
+
+impl Repo {
+    /// Opens a repository.
+    ///
+    /// # Errors
+    /// `repo_not_found`, or `unsafe_command` for a directory that holds more than a repository, or this program's own.
+    pub fn open(path: &str, grounds: &Grounds) -> Result<Self, CommandError> {
+        let given = PathBuf::from(path);
+        let not_found = || CommandError::RepoNotFound { path: PathBuf::from(super::argv::shown(path)) };
+        if !given.is_absolute() || path.len() > PATH_BYTES_MAX || path.contains('\0') {
+            return Err(not_found());
+        }
+        fault::reach("command.repo.open").map_err(|_| not_found())?;
+        let path = std::fs::canonicalize(&given).map_err(|_| not_found())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let dir = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|_| not_found())?;
+        match why_not(&path, grounds) {
+            Some(why) => Err(CommandError::Repo { path, why }),
+            None => Ok(Self { path, dir }),
+        }
+    }
+
+    /// Returns where it is, without links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads a text file of at most `bytes_max`; none if there is none.
+    ///
+    /// # Errors
+    /// Fails for what is no plain file of that size in UTF-8, or stands behind a link.
+    pub fn read(&self, relative: &str, bytes_max: usize) -> io::Result<Option<String>> {
+        fault::reach("command.repo.read")?;
+        let opened = match self.open_at(relative, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let file = File::from(opened);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no plain file"));
+        }
+        let mut bytes = Vec::new();
+        file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+        if bytes.len() > bytes_max {
+            return Err(io::Error::other(format!("it is longer than {bytes_max} bytes")));
+        }
+        String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("it is not valid UTF-8"))
+    }
+
+    /// Returns the names in a directory that are plain files, or directories, sorted; of many only some.
+    pub fn names(&self, relative: &str, wanted: FileType) -> Vec<String> {
+        let opened = self.open_at(relative, OFlags::RDONLY | OFlags::DIRECTORY);
+        let Ok(entries) = opened.and_then(|dir| Ok(Dir::read_from(dir)?)) else { return Vec::new() };
+        let names = entries.take(ENTRIES_MAX).flatten().filter(|entry| entry.file_type() == wanted);
+        let mut names: Vec<String> =
+            names.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned)).collect();
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names
+    }
+
+    /// Writes a file in a directory of the repository's own, as a whole or not at all.
+    ///
+    /// # Errors
+    /// Fails if the system does not let us, or if the directory is a link.
+    pub fn write(&self, dir: &str, name: &str, text: &str) -> io::Result<()> {
+        fault::reach("command.repo.write")?;
+        match rustix::fs::mkdirat(&self.dir, dir, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let dir = self.open_at(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let new = format!("{name}.{}.new", std::process::id());
+        rustix::fs::unlinkat(&dir, &new, AtFlags::empty()).ok();
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::openat(&dir, &new, flags, Mode::from_raw_mode(0o644))?);
+        let written = file.write_all(text.as_bytes()).and_then(|()| Ok(rustix::fs::renameat(&dir, &new, &dir, name)?));
+        if written.is_err() {
+            rustix::fs::unlinkat(&dir, &new, AtFlags::empty()).ok();
+        }
+        written
+    }
+
+    /// Opens what is below the repository, and goes through no link on the way.
+    fn open_at(&self, relative: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let mut at = self.dir.as_fd().try_clone_to_owned()?;
+        let parts: Vec<&OsStr> = Path::new(relative)
+            .components()
+            .filter(|part| *part != Component::CurDir)
+            .map(|part| match part {
+                Component::Normal(name) => Ok(name),
+                Component::Prefix(_) | Component::RootDir | Component::CurDir | Component::ParentDir => {
+                    Err(io::Error::other("it leads out of the repository"))
+                }
+            })
+            .collect::<io::Result<_>>()?;
+        let Some((last, way)) = parts.split_last() else {
+            return Ok(rustix::fs::openat(&at, ".", flags | OFlags::CLOEXEC, Mode::empty())?);
+        };
+        let through = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for part in way {
+            at = rustix::fs::openat(&at, *part, through, Mode::empty())?;
+        }
+        Ok(rustix::fs::openat(&at, *last, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+    }
+}
+
+/// Says why a directory is not one that commands are run in.
+fn why_not(path: &Path, grounds: &Grounds) -> Option<&'static str> {
+    if path.to_str().is_none() {
+        return Some("has a path that is not valid UTF-8");
+    }
+    if grounds.hidden.iter().any(|hidden| touches(path, &real(hidden))) {
+        return Some("holds this program's own files, or is among them");
+    }
+    let system = SYSTEM.iter().any(|system| Path::new(system).starts_with(path));
+    if system || NEVER_BELOW.iter().any(|never| path.starts_with(never)) {
+        return Some("is the system's own");
+    }
+    if let Some(home) = grounds.home.as_deref().map(real) {
+        if home.starts_with(path) {
+            return Some("is a whole home directory");
+        }
+        // Settings and keys are in such directories; checked-out work may be as well.
+        let below = path.strip_prefix(&home).ok();
+        let dotted = below
+            .is_some_and(|below| below.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b".")));
+        let checked_out = || path.ancestors().take_while(|at| **at != home).any(|at| at.join(".git").exists());
+        if dotted && !checked_out() {
+            return Some("is in a hidden directory of the home directory, and not under version control");
+        }
+    }
+    if !grounds.within.is_empty() && !grounds.within.iter().any(|ground| path.starts_with(real(ground))) {
+        return Some("is not where the operator lets repositories be");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::model::{Code, Failure};
+
+    fn ground() -> (tempfile::TempDir, PathBuf, Grounds) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        for path in ["home/work/repo", "home/.ssh", "home/.tool/tree/.git", "state/audit", "elsewhere"] {
+            fs::create_dir_all(root.join(path)).unwrap();
+        }
+        let grounds = Grounds { within: Vec::new(), hidden: vec![root.join("state")], home: Some(root.join("home")) };
+        (dir, root, grounds)
+    }
+
+    fn check(path: &Path, grounds: &Grounds, expected: Option<Code>) {
+        let code = Repo::open(path.to_str().unwrap(), grounds).err().map(|error| Failure::from(error).code);
+        assert_eq!(code, expected, "{}", path.display());
+    }
+
+    #[test]
+    fn a_repository_is_a_directory_of_its_own() {
+        let (_dir, root, mut grounds) = ground();
+        let (missing, unsafe_) = (Some(Code::RepoNotFound), Some(Code::UnsafeCommand));
+        fs::write(root.join("home/work/file"), "").unwrap();
+        check(&root.join("home/work/repo"), &grounds, None);
+        check(&root.join("home/.tool/tree"), &grounds, None);
+        check(&root.join("home/work/none"), &grounds, missing);
+        check(&root.join("home/work/file"), &grounds, missing);
+        check(Path::new("home/work/repo"), &grounds, missing);
+        check(&root.join("x".repeat(PATH_BYTES_MAX)), &grounds, missing);
+        for path in ["home", "home/.ssh", "state", "state/audit", ""] {
+            check(&root.join(path), &grounds, unsafe_);
+        }
+        for path in ["/", "/etc", "/usr", "/proc/self", "/dev"] {
+            check(Path::new(path), &grounds, unsafe_);
+        }
+        grounds.within = vec![root.join("home/work")];
+        check(&root.join("home/work/repo"), &grounds, None);
+        check(&root.join("elsewhere"), &grounds, unsafe_);
+    }
+
+    #[test]
+    fn nothing_is_read_or_written_through_a_link() {
+        let (_dir, root, grounds) = ground();
+        let at = root.join("home/work/repo");
+        fs::write(root.join("elsewhere/secret"), "secret").unwrap();
+        symlink(root.join("elsewhere/secret"), at.join("file")).unwrap();
+        symlink(root.join("elsewhere"), at.join("dir")).unwrap();
+        symlink(root.join("elsewhere"), at.join(".pgsandbox")).unwrap();
+        fs::create_dir(at.join("real")).unwrap();
+        fs::write(at.join("real/plain"), "text").unwrap();
+        let repo = Repo::open(at.to_str().unwrap(), &grounds).unwrap();
+        assert!(repo.read("file", 99).is_err());
+        assert!(repo.read("dir/secret", 99).is_err());
+        assert!(repo.read("../../../elsewhere/secret", 99).is_err());
+        assert!(repo.read("/etc/hostname", 99).is_err());
+        assert!(repo.read("real", 99).is_err());
+        assert_eq!(repo.read("real/plain", 4).unwrap().as_deref(), Some("text"));
+        assert!(repo.read("real/plain", 3).is_err());
+        assert_eq!(repo.read("real/none", 99).unwrap(), None);
+        assert_eq!(repo.names("", FileType::Directory), ["real"]);
+        assert_eq!(repo.names("dir", FileType::RegularFile), Vec::<String>::new());
+        assert!(repo.write(".pgsandbox", "project.json", "{}").is_err());
+        assert!(!root.join("elsewhere/project.json").exists());
+        fs::remove_file(at.join(".pgsandbox")).unwrap();
+        repo.write(".pgsandbox", "project.json", "{}").unwrap();
+        repo.write(".pgsandbox", "project.json", "{\"a\":1}").unwrap();
+        assert_eq!(fs::read_dir(at.join(".pgsandbox")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn of_a_directory_with_many_entries_only_some_are_looked_at() {
+        let (_dir, root, grounds) = ground();
+        let at = root.join("home/work/repo");
+        (0..=ENTRIES_MAX).for_each(|n| fs::write(at.join(n.to_string()), "").unwrap());
+        let repo = Repo::open(at.to_str().unwrap(), &grounds).unwrap();
+        assert!(repo.names("", FileType::RegularFile).len() <= ENTRIES_MAX);
+    }
+}

@@ -1,0 +1,119 @@
+//! Copies a database of another server into a new sandbox: `pg_dump` there, `pg_restore` here as the sandbox's owner.
+//!
+//! The source is only read: by one session at a time, read-only, with lock timeouts. Whatever the programs say with each
+//! other passes through a [`relay`] of ours, so the source is the very server that was decided on, reached with our own TLS.
+//! Passwords reach the programs by private files alone. The copy is masked before anybody has a password for it.
+//! What the programs print is never shown or logged, as it holds pieces of the source.
+
+mod archive;
+mod failure;
+mod job;
+mod mask;
+mod preflight;
+mod program;
+mod relay;
+mod report;
+mod tools;
+mod workdir;
+
+use std::sync::Arc;
+
+use tokio::time::sleep_until;
+
+pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+
+use self::archive::Filter;
+use self::failure::Side;
+use self::program::{Programs, Restore};
+use self::relay::Relay;
+use self::workdir::WorkDir;
+use super::access;
+use super::server::PostgresServer;
+use crate::engine::{EngineError, SandboxSpec};
+use crate::model::{Code, CredentialAccess, Failure};
+
+pub(super) use preflight::preflight;
+pub(super) use workdir::sweep;
+
+/// The numbers of the two sockets in the private directory.
+const SOURCE_SOCKET: u16 = 1;
+const TARGET_SOCKET: u16 = 2;
+
+/// How often the archive is restored from at most: what comes before the masks, and what comes after.
+const RESTORES_MAX: u32 = 2;
+
+/// Copies the source into the sandbox's database, masked. Stops when the job is cancelled or its time is over.
+pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
+    stoppable(job, copy_unbounded(server, spec, job)).await
+}
+
+/// Rebuilds the copy's statistics and looks at what came of it.
+pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
+    stoppable(job, report::check(server, spec, job)).await
+}
+
+/// Does work that ends when the job is cancelled or its time is over: whatever it began ends with it.
+async fn stoppable<T>(job: &CloneJob, work: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
+    tokio::select! {
+        biased;
+        () = job.cancel.cancelled() => {
+            Err(known(Failure::new(Code::Cancelled, "the request was cancelled; everything begun was removed")))
+        }
+        () = sleep_until(job.deadline) => Err(known(job.over())),
+        done = work => done,
+    }
+}
+
+async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
+    let plan = job.plan()?;
+    let reach = server.reach().await?;
+    let user = tools::user(server)?;
+    let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
+    let source = Relay::listen(&work, SOURCE_SOCKET, &job.source.endpoint, job.source.connect_timeout, 1)?;
+    let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
+    let programs = Programs::prepare(&work, user, job, plan, spec, server.info().await?.major)?;
+    let filter = Filter::of(plan);
+    if filter.is_empty() && job.options.masks.is_empty() {
+        work.give_away()?;
+        let outcome = programs.stream(job).await;
+        return failure::judge(outcome, &source, &target, job);
+    }
+    let (archive, list) = (work.file("archive")?, work.file("list")?);
+    work.give_away()?;
+    failure::judge(programs.dump_to(&archive, job).await, &source, &target, job)?;
+    let kept =
+        filter.apply(programs.list(&archive).await.map_err(|broken| failure::of(&broken, &source, &target, job))?);
+    program::write(&list, &kept)?;
+    let restore = |part| programs.restore(&archive, part);
+    if job.options.masks.is_empty() {
+        return failure::judge(restore(Restore::All).await, &source, &target, job);
+    }
+    failure::judge(restore(Restore::BeforeMasks).await, &source, &target, job)?;
+    let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
+    mask::apply(&session, &server.settings().profile, job, plan).await?;
+    drop(session);
+    failure::judge(restore(Restore::AfterMasks).await, &source, &target, job)
+}
+
+fn known(failure: Failure) -> EngineError {
+    EngineError::Known(Box::new(failure))
+}
+
+/// Makes what the system says of a file or program of ours into an error.
+fn system(action: &'static str) -> impl Fn(std::io::Error) -> EngineError {
+    move |error| {
+        let code = if error.kind() == std::io::ErrorKind::StorageFull { Code::DiskFull } else { Code::Internal };
+        let failure = Failure::new(code, format!("could not {action} for the copy"));
+        known(
+            failure.hint("see that the disk of the state directory is not full or read-only").audit(error.to_string()),
+        )
+    }
+}
+
+/// Returns which side of the copy a fault is on, in words.
+const fn side_name(side: Side) -> &'static str {
+    match side {
+        Side::Source => "the source",
+        Side::Target => "the sandbox's server",
+    }
+}

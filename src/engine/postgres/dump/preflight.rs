@@ -1,0 +1,512 @@
+//! Looks at a source before anything is made for it: by one session that only reads, and that is closed before the copy.
+//!
+//! What the source says is another's: every value is bounded and may be missing, and none of its messages is shown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::job::{CloneJob, ClonePlan, TableName};
+use super::mask::{self, Column};
+use super::{known, tools};
+use crate::engine::postgres::server::{PostgresServer, ServerSource};
+use crate::engine::postgres::startup::{APPLICATION_NAME, Purpose, startup_options};
+use crate::engine::postgres::{
+    Auth, Cell, Param, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError, extensions,
+};
+use crate::engine::{EngineError, ServerInfo, server_condition};
+use crate::model::limits::REPLY_BYTES_MAX;
+use crate::model::{Code, Failure, Secret, fault};
+
+/// The oldest major that can be copied.
+const MAJOR_MIN: u16 = 13;
+/// How long the source may take for one question.
+const QUESTION_WAIT: Duration = Duration::from_secs(30);
+/// How many things are named in a refusal.
+const NAMED_MAX: usize = 10;
+/// What a copy needs on a disk beside the source's own size: indexes and log are written as well.
+const DISK_FACTOR: u64 = 2;
+
+/// What is no system object and belongs to no extension.
+const OWN: &str = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND NOT EXISTS (SELECT FROM pg_depend d \
+     WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')";
+
+/// Looks at the source and at what its copy needs here, and keeps what was found in the job.
+pub(in crate::engine::postgres) async fn preflight(
+    server: &Arc<PostgresServer>,
+    job: &CloneJob,
+) -> Result<(), EngineError> {
+    let info = server.info().await?;
+    let plan = super::stoppable(job, look(server, &info, job)).await?;
+    // Whoever looks twice finds the same.
+    job.plan.set(plan).unwrap_or_default();
+    Ok(())
+}
+
+async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -> Result<ClonePlan, EngineError> {
+    if job.source.credentials.password.as_ref().is_some_and(|password| password.expose().contains(['\n', '\r', '\0'])) {
+        let text = format!("the password of {} holds a line break or NUL, which no password file can", job.shown);
+        return Err(known(Failure::new(Code::InvalidArguments, text).hint("give the source's role another password")));
+    }
+    let mut asking = Asking::open(job).await?;
+    let mut plan = ClonePlan::default();
+    asking.server(&mut plan, info).await?;
+    asking.readable().await?;
+    asking.extensions(&mut plan).await?;
+    asking.others(&mut plan).await?;
+    asking.named_tables(&mut plan).await?;
+    for mask in &job.options.masks {
+        asking.column(&mut plan, mask).await?;
+        if let Some(failure) = mask::column_of(&plan, mask)?.fault(&mask.with) {
+            return Err(known(failure));
+        }
+    }
+    drop(asking);
+    choose_extensions(server, info, job, &mut plan).await?;
+    fits(server, job, &plan)?;
+    plan.tools = Some(tools::find(server, plan.source_major, info.major).await?);
+    Ok(plan)
+}
+
+/// The session with the source.
+struct Asking<'a> {
+    session: SandboxSession,
+    job: &'a CloneJob,
+}
+
+impl<'a> Asking<'a> {
+    async fn open(job: &'a CloneJob) -> Result<Self, EngineError> {
+        let target = SessionTarget {
+            endpoint: job.source.endpoint.clone(),
+            database: job.source.database.clone(),
+            user: job.source.credentials.user.clone(),
+            password: job.source.credentials.password.clone().unwrap_or_else(|| Secret::new("")),
+            application_name: APPLICATION_NAME.to_owned(),
+            options: startup_options(MAJOR_MIN, Purpose::Source),
+            auth: Auth::AsServerAsks,
+            connect_timeout: job.source.connect_timeout,
+        };
+        fault::pass("socket.source-login").await.map_err(|injected| {
+            known(of_wire(&WireError::Lost(std::io::Error::from(injected).to_string()), job, "open a session"))
+        })?;
+        let session = SandboxSession::connect(&target).await;
+        session.map(|session| Self { session, job }).map_err(|error| known(of_wire(&error, job, "open a session")))
+    }
+
+    /// Asks one question in a transaction that only reads.
+    async fn ask(&mut self, text: &str, params: &[Param]) -> Result<Vec<Vec<Option<String>>>, EngineError> {
+        let limits = ResultLimits { rows_max: u64::MAX, bytes_max: REPLY_BYTES_MAX, ..ResultLimits::default() };
+        let timeout = fault::within(QUESTION_WAIT);
+        let call = StatementCall { text, params, limits, rest: Rest::Unfetched, timeout, copy_in: None };
+        let set = self
+            .session
+            .execute_read_only(&call)
+            .await
+            .map_err(|error| known(of_wire(&error, self.job, "be looked at")))?;
+        if set.truncated {
+            return Err(self.strange("its catalogue is larger than can be read"));
+        }
+        let text = |cell: &Cell| cell.text().map(str::to_owned);
+        Ok(set.rows.iter().map(|row| row.iter().map(text).collect()).collect())
+    }
+
+    fn strange(&self, what: &str) -> EngineError {
+        let text = format!("{} does not answer as a Postgres server does: {what}", self.job.shown);
+        known(
+            Failure::new(Code::PostgresConnectionFailed, text)
+                .hint("see what listens at the source's address")
+                .for_good(),
+        )
+    }
+
+    /// Reads version, encoding and size, and refuses what cannot be copied here.
+    async fn server(&mut self, plan: &mut ClonePlan, info: &ServerInfo) -> Result<(), EngineError> {
+        let rows = self
+            .ask(
+                "SELECT current_setting('server_version'), current_setting('server_encoding'), d.datcollate, \
+                 pg_database_size(d.oid)::text, current_setting('default_transaction_read_only') = 'on' \
+                 AND current_setting('search_path') = 'pg_catalog' AND current_setting('lock_timeout') <> '0' \
+                 FROM pg_database d WHERE d.datname = current_database()",
+                &[],
+            )
+            .await?;
+        let Some([Some(version), Some(encoding), collate, size, Some(pinned)]) = rows.first().map(Vec::as_slice) else {
+            return Err(self.strange("it says nothing of itself"));
+        };
+        let major = crate::engine::postgres::admin::major_of(version);
+        let Some(major) = major else { return Err(self.strange("its version is none")) };
+        plan.source_version = version.chars().take(64).flat_map(char::escape_default).collect();
+        plan.source_major = major;
+        plan.source_bytes = size.as_deref().and_then(|size| size.parse().ok()).unwrap_or_default();
+        if !(MAJOR_MIN..=info.major).contains(&major) {
+            return Err(known(self.version_mismatch(major, info.major)));
+        }
+        if pinned != "t" {
+            let text = format!(
+                "{} is reached through something that drops start-up settings, a pooler perhaps",
+                self.job.shown
+            );
+            return Err(known(
+                Failure::new(Code::InvalidConfiguration, text)
+                    .hint("give the address of the server itself: the settings are what keeps the copy from changing anything there"),
+            ));
+        }
+        let shown: String = encoding.chars().take(32).flat_map(char::escape_default).collect();
+        if encoding == "SQL_ASCII" {
+            plan.warnings.push(
+                "the source's encoding is SQL_ASCII, which says nothing of its text: it is taken for UTF-8".to_owned(),
+            );
+        } else if encoding != "UTF8" {
+            plan.warnings.push(format!("the source's text is converted from {shown} to UTF-8"));
+        }
+        if let Some(collate) = collate.as_deref().filter(|collate| !matches!(*collate, "C" | "POSIX")) {
+            let collate: String = collate.chars().take(32).flat_map(char::escape_default).collect();
+            plan.warnings
+                .push(format!("the source's default collation is `{collate}`; the sandbox has its own server's"));
+        }
+        Ok(())
+    }
+
+    fn version_mismatch(&self, source: u16, target: u16) -> Failure {
+        let (text, hint) = if source > target {
+            (
+                format!(
+                    "{} is Postgres {source}, newer than the sandbox's server, which is Postgres {target}",
+                    self.job.shown
+                ),
+                format!("choose a profile of Postgres {source} or later"),
+            )
+        } else {
+            (
+                format!("{} is Postgres {source}, older than can be cloned", self.job.shown),
+                format!("versions from {MAJOR_MIN} on can be cloned"),
+            )
+        };
+        let mut failure = Failure::new(Code::VersionMismatch, text).hint(hint);
+        let detail = failure.detail_mut();
+        detail.source_version = Some(source.to_string());
+        detail.target_version = Some(target.to_string());
+        failure
+    }
+
+    /// Refuses a source that the role cannot read whole, and names what it cannot.
+    async fn readable(&mut self) -> Result<(), EngineError> {
+        let rows = self
+            .ask(
+                &format!(
+                    "SELECT n.nspname, c.relname, has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'), \
+                     c.relrowsecurity AND row_security_active(c.oid) \
+                     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                     WHERE c.relkind IN ('r', 'p', 'S') AND {OWN} AND (NOT has_table_privilege(c.oid, 'SELECT') \
+                     OR NOT has_schema_privilege(n.oid, 'USAGE') OR c.relrowsecurity AND row_security_active(c.oid)) \
+                     ORDER BY 1, 2 LIMIT 1000"
+                ),
+                &[],
+            )
+            .await?;
+        let options = &self.job.options;
+        let (mut closed, mut hidden) = (Vec::new(), Vec::new());
+        for row in &rows {
+            let [Some(schema), Some(table), may, secured] = row.as_slice() else { continue };
+            let name = TableName { schema: schema.clone(), table: table.clone() };
+            if may.as_deref() != Some("t") {
+                closed.push(name);
+            } else if secured.as_deref() == Some("t")
+                && !options.schema_only
+                && !options.exclude_table_data.contains(&name)
+            {
+                hidden.push(name);
+            }
+        }
+        let user = &self.job.source.credentials.user;
+        if !closed.is_empty() {
+            let text = format!("role `{user}` of {} may not read {}", self.job.shown, listed(&closed));
+            return Err(known(
+                Failure::new(Code::PermissionDenied, text)
+                    .hint("grant it SELECT on them and USAGE on their schemas, or use another role"),
+            ));
+        }
+        if !hidden.is_empty() {
+            let text =
+                format!("row security hides rows of {} from role `{user}` of {}", listed(&hidden), self.job.shown);
+            return Err(known(
+                Failure::new(Code::PermissionDenied, text)
+                    .hint("use a role with BYPASSRLS, or leave their rows out by `excludeTableData` or `schemaOnly`"),
+            ));
+        }
+        Ok(())
+    }
+
+    async fn extensions(&mut self, plan: &mut ClonePlan) -> Result<(), EngineError> {
+        let sql = "SELECT e.extname, n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace \
+                   WHERE e.extname <> 'plpgsql' ORDER BY 1 LIMIT 500";
+        for row in self.ask(sql, &[]).await? {
+            let [Some(name), Some(schema)] = row.as_slice() else { continue };
+            if self.job.options.exclude_extensions.contains(name) {
+                plan.excluded_extensions.push(name.clone());
+            } else {
+                plan.extensions.push((name.clone(), schema.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds what is never copied, and how much there is.
+    async fn others(&mut self, plan: &mut ClonePlan) -> Result<(), EngineError> {
+        let rows = self
+            .ask(
+                &format!(
+                    "SELECT (SELECT count(*) FROM pg_event_trigger)::text, (SELECT count(*) FROM pg_foreign_data_wrapper)::text, \
+                     (SELECT count(*) FROM pg_subscription s JOIN pg_database b ON b.oid = s.subdbid WHERE b.datname = current_database())::text, \
+                     (SELECT count(*) FROM pg_publication)::text, \
+                     (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {OWN})::text"
+                ),
+                &[],
+            )
+            .await?;
+        let count =
+            |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref()?.parse::<u64>().ok()).unwrap_or_default();
+        plan.event_triggers = count(0) > 0;
+        plan.foreign_servers = count(1) > 0;
+        plan.tables = count(4);
+        let foreign = format!(
+            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.relkind = 'f' AND {OWN} ORDER BY 1, 2 LIMIT 5000"
+        );
+        for row in self.ask(&foreign, &[]).await? {
+            let [Some(schema), Some(table)] = row.as_slice() else { continue };
+            plan.foreign_tables.push(TableName { schema: schema.clone(), table: table.clone() });
+        }
+        let counted = [
+            (count(0), "event triggers"),
+            (count(1), "foreign data wrappers with their servers and user mappings"),
+            (plan.foreign_tables.len() as u64, "foreign tables"),
+            (count(2), "subscriptions"),
+            (count(3), "publications"),
+        ];
+        let left_out = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        plan.left_out.extend(left_out);
+        Ok(())
+    }
+
+    /// Checks that the tables whose rows are to be left out are there.
+    async fn named_tables(&mut self, plan: &mut ClonePlan) -> Result<(), EngineError> {
+        for table in &self.job.options.exclude_table_data {
+            let sql = "SELECT pg_total_relation_size(c.oid)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                       WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'm', 'S')";
+            let rows = self.ask(sql, &[Param::Text(table.schema.clone()), Param::Text(table.table.clone())]).await?;
+            let Some(row) = rows.first() else {
+                let text = format!("the source has no table `{table}`");
+                return Err(known(Failure::new(Code::InvalidArguments, text).hint(
+                    "names are written as the catalogue has them, in the same case; `schema.table`, or `table` in `public`",
+                )));
+            };
+            let bytes = row.first().and_then(|size| size.as_deref()?.parse::<u64>().ok()).unwrap_or_default();
+            plan.source_bytes = plan.source_bytes.saturating_sub(bytes);
+        }
+        Ok(())
+    }
+
+    async fn column(&mut self, plan: &mut ClonePlan, mask: &super::job::Mask) -> Result<(), EngineError> {
+        let sql = "SELECT format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory, a.attnotnull::text, \
+                   (a.attgenerated <> '' OR a.attidentity <> '')::text, a.atttypmod::text, t.typbasetype::text \
+                   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                   JOIN pg_type t ON t.oid = a.atttypid JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END \
+                   WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = $3 AND c.relkind IN ('r', 'p') \
+                   AND a.attnum > 0 AND NOT a.attisdropped";
+        let names = [&mask.table.schema, &mask.table.table, &mask.column].map(|name| Param::Text(name.clone()));
+        for row in self.ask(sql, &names).await? {
+            let [Some(declared), Some(base), Some(category), not_null, computed, modifier, _] = row.as_slice() else {
+                continue;
+            };
+            let modifier = modifier.as_deref().and_then(|text| text.parse::<u32>().ok()).and_then(|m| m.checked_sub(4));
+            let size = match base.as_str() {
+                "numeric" => modifier.map(|m| (m >> 16).saturating_sub(m & 0x7ff)),
+                _ => modifier,
+            };
+            plan.columns.push(Column {
+                table: mask.table.clone(),
+                name: mask.column.clone(),
+                declared: declared.clone(),
+                base: base.clone(),
+                category: category.clone(),
+                size,
+                not_null: not_null.as_deref() == Some("true"),
+                computed: computed.as_deref() == Some("true"),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Decides who makes the source's extensions here, and refuses those that cannot be had.
+async fn choose_extensions(
+    server: &Arc<PostgresServer>,
+    info: &ServerInfo,
+    job: &CloneJob,
+    plan: &mut ClonePlan,
+) -> Result<(), EngineError> {
+    if plan.extensions.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = plan.extensions.iter().map(|(name, _)| name.clone()).collect();
+    let profile = &server.settings().profile;
+    let without = |failure: Failure| {
+        let hint = "leave it out by `excludeSourceExtensions`; what is built on it cannot be restored then";
+        known(failure.hint(hint))
+    };
+    let session = server.admin_session().await?;
+    let sorted = extensions::sorted(&session, profile, &names).await?;
+    let planned = extensions::plan(&session, profile, &sorted, info.superuser).await.map_err(|error| match error {
+        EngineError::Known(failure) => without(*failure),
+        other => other,
+    })?;
+    let allowed = &job.options.allowed_extensions;
+    if let Some(name) = names.iter().find(|name| !allowed.contains(name)) {
+        let name = name.escape_default();
+        let text = format!("{} has the extension `{name}`, which is not allowed on profile `{profile}`", job.shown);
+        return Err(without(Failure::new(Code::ExtensionNotAllowed, text)));
+    }
+    plan.by_admin = planned.by_admin.iter().map(|extension| extension.name().to_owned()).collect();
+    Ok(())
+}
+
+/// Refuses a copy that would not fit.
+fn fits(server: &PostgresServer, job: &CloneJob, plan: &ClonePlan) -> Result<(), EngineError> {
+    if job.options.schema_only {
+        return Ok(());
+    }
+    let bytes = plan.source_bytes;
+    if let Some(most) = job.options.bytes_max.filter(|most| bytes > *most) {
+        let text = format!("{} has {bytes} bytes, and {most} are left of the quota of bytes", job.shown);
+        return Err(known(
+            Failure::new(Code::QuotaExceeded, text)
+                .hint("delete sandboxes that are not needed, or leave rows out: `schemaOnly`, `excludeTableData`"),
+        ));
+    }
+    let ServerSource::Managed(settings) = &server.settings().source else { return Ok(()) };
+    let Ok(disk) = rustix::fs::statvfs(&settings.home) else { return Ok(()) };
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    let needed = bytes.saturating_mul(DISK_FACTOR);
+    if needed > free {
+        let text = format!(
+            "{} has {bytes} bytes; its copy needs {needed} on the sandbox's disk, which has {free} free",
+            job.shown
+        );
+        return Err(known(
+            Failure::new(Code::DiskFull, text)
+                .hint("delete sandboxes that are not needed, or leave rows out: `schemaOnly`, `excludeTableData`"),
+        ));
+    }
+    Ok(())
+}
+
+/// Words what went wrong with the session; nothing that the source said is in it but a code.
+fn of_wire(error: &WireError, job: &CloneJob, action: &str) -> Failure {
+    let (shown, user) = (&job.shown, &job.source.credentials.user);
+    let unreachable =
+        |text: String, hint: &str| Failure::new(Code::PostgresConnectionFailed, text).hint(hint.to_owned());
+    let state = error.sqlstate().map(str::to_owned);
+    let mut failure = match error {
+        WireError::Auth(_) => {
+            Failure::new(Code::PostgresAuthFailed, format!("{shown} does not accept the credentials of `{user}`"))
+                .hint("see the source's user and password, and `pg_hba.conf` of its server")
+        }
+        WireError::AuthMethod(method) => Failure::new(
+            Code::PostgresAuthFailed,
+            format!("{shown} asks for the authentication method `{method}`, which is not used over this connection"),
+        )
+        .hint("let the server use `scram-sha-256`, or reach it with TLS"),
+        WireError::Impostor => Failure::new(
+            Code::PostgresAuthFailed,
+            format!("{shown} could not prove that it knows the password: it may be another server"),
+        )
+        .hint("see the source's address, and use `sslmode=verify-full`"),
+        WireError::Refused(error) | WireError::Ended(error) => match error.sqlstate() {
+            "3D000" => {
+                Failure::new(Code::PostgresConnectionFailed, format!("{shown} names a database that is not there"))
+                    .hint("correct the database's name")
+                    .for_good()
+            }
+            "42501" => Failure::new(Code::PermissionDenied, format!("role `{user}` may not enter {shown}"))
+                .hint("grant it CONNECT there"),
+            "53300" => Failure::new(Code::Busy, format!("{shown} has no connection left")).hint("call again later"),
+            // A server, or a pooler, that does not know a setting or takes none.
+            "42704" | "08P01" => Failure::new(
+                Code::InvalidConfiguration,
+                format!("{shown} does not take the start-up settings that keep the copy from changing anything there"),
+            )
+            .hint("give the address of the server itself and not of a pooler; versions from 13 on can be cloned"),
+            state => {
+                let code = server_condition(state).map_or(Code::PostgresConnectionFailed, |(code, _)| code);
+                Failure::new(code, format!("{shown} accepts no session (SQLSTATE {state})"))
+                    .hint("see its server's log")
+            }
+        },
+        WireError::Net(error) => unreachable(
+            format!("{shown} cannot be reached as it must be: {error}"),
+            "see that the server runs and is reached as configured",
+        ),
+        WireError::Timeout { .. } => unreachable(
+            format!("{shown} did not answer in time"),
+            "see that the server is well; the call may be repeated",
+        ),
+        WireError::Protocol(_) | WireError::Setting(_) | WireError::ReadOnlyViolated => unreachable(
+            format!("{shown} does not answer as a Postgres server does"),
+            "see what listens at the source's address",
+        )
+        .for_good(),
+        WireError::Statement(error) => {
+            let state = error.sqlstate();
+            let code = if state == "42501" {
+                Code::PermissionDenied
+            } else {
+                server_condition(state).map_or(Code::RestoreIncompatible, |(code, _)| code)
+            };
+            Failure::new(code, format!("{shown} could not {action} (SQLSTATE {state})"))
+                .hint("see the rights of the source's role, and its server's log")
+        }
+        WireError::Lost(_)
+        | WireError::Cancelled
+        | WireError::CopyDataMissing
+        | WireError::NotIdle
+        | WireError::Unusable => unreachable(
+            format!("the connection to {shown} was lost"),
+            "see that the server is well; the call may be repeated",
+        ),
+        WireError::NotSendable(what) => {
+            Failure::new(Code::InvalidArguments, format!("{shown} cannot be asked: {what}"))
+        }
+    };
+    if let Some(state) = state {
+        failure.detail_mut().sqlstate = Some(state);
+    }
+    failure
+}
+
+/// Names tables, the first of them.
+fn listed(tables: &[TableName]) -> String {
+    let mut names: Vec<String> = tables.iter().take(NAMED_MAX).map(|table| format!("`{table}`")).collect();
+    if let Some(more) = tables.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        names.push(format!("{more} more"));
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_tables_are_named_than_anybody_reads() {
+        let tables = |count: usize| -> Vec<TableName> {
+            (0..count).map(|n| TableName { schema: "s".into(), table: format!("t{n}") }).collect()
+        };
+        assert_eq!(listed(&tables(1)), "`s.t0`");
+        for (count, more) in [(NAMED_MAX - 1, None), (NAMED_MAX, None), (NAMED_MAX + 3, Some("3 more"))] {
+            let text = listed(&tables(count));
+            assert_eq!(text.matches('`').count() / 2, count.min(NAMED_MAX));
+            assert_eq!(text.contains("more"), more.is_some());
+            assert!(more.is_none_or(|more| text.ends_with(more)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! Runs `pg_dump` and `pg_restore`: unprivileged, in a process group of their own, with an environment of our making.
+//!
+//! Nothing secret is in their arguments or their environment. What they print to standard error is read to its end and
+//! looked at for one line, the entry at which a restore stopped. Whatever runs when the work is given up is killed.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::time::Instant;
+
+use super::job::{CloneJob, ClonePlan};
+use super::workdir::WorkDir;
+use super::{SOURCE_SOCKET, TARGET_SOCKET, system};
+use crate::engine::postgres::managed::{self, RunAs};
+use crate::engine::postgres::startup::{self, APPLICATION_NAME, Purpose};
+use crate::engine::{EngineError, SandboxSpec};
+use crate::model::{Code, Failure, fault};
+
+/// What is moved at once.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The most of standard error that is looked at; the rest is read and forgotten.
+const STDERR_BYTES_MAX: usize = 16 << 10;
+/// The longest list of an archive's entries: a hundred thousand objects with long names.
+const LIST_BYTES_MAX: usize = 64 << 20;
+/// How long `pg_dump` waits for a lock that somebody on the source holds.
+const SOURCE_LOCK_WAIT_MS: u32 = 10_000;
+/// How often news are told.
+const NEWS_EVERY: Duration = Duration::from_millis(500);
+
+/// Which program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Program {
+    Dump,
+    Restore,
+}
+
+impl Program {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Dump => "pg_dump",
+            Self::Restore => "pg_restore",
+        }
+    }
+}
+
+/// Which part of an archive is restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restore {
+    All,
+    /// Tables with their rows: no index, no constraint between tables, no trigger, no materialised view's rows.
+    BeforeMasks,
+    /// The rest.
+    AfterMasks,
+}
+
+/// Why a program did not do its work.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// It could not be started.
+    Start(Program, io::Error),
+    /// What it writes or reads could not be moved.
+    Move(io::Error),
+    /// It failed, at this entry if it said so.
+    Failed { program: Program, status: ExitStatus, entry: Option<Entry> },
+    /// Its list is longer than any real one.
+    ListTooLong,
+}
+
+/// The entry of an archive at which a restore stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// What it is, in lower case.
+    pub(super) class: &'static str,
+    /// Its name.
+    pub(super) name: String,
+}
+
+/// How the programs of one copy are started.
+#[derive(Debug)]
+pub(super) struct Programs {
+    bin_dir: PathBuf,
+    user: Option<RunAs>,
+    source: Vec<(&'static str, String)>,
+    target: Vec<(&'static str, String)>,
+    dump_arguments: Vec<String>,
+    database: String,
+    list: PathBuf,
+    bytes: u64,
+}
+
+impl Programs {
+    /// Writes the password files, and puts together how the programs are started.
+    pub(super) fn prepare(
+        work: &WorkDir,
+        user: Option<RunAs>,
+        job: &CloneJob,
+        plan: &ClonePlan,
+        spec: &SandboxSpec,
+        target_major: u16,
+    ) -> Result<Self, EngineError> {
+        let tools = plan
+            .tools
+            .as_ref()
+            .ok_or_else(|| super::known(Failure::new(Code::Internal, "no programs were chosen for the copy")))?;
+        let password = job.source.credentials.password.as_ref().map(|password| password.expose()).unwrap_or_default();
+        let from = work.write("source.pass", passfile(SOURCE_SOCKET, password).as_bytes())?;
+        let into = work.write("target.pass", passfile(TARGET_SOCKET, spec.owner_password.expose()).as_bytes())?;
+        let host = super::relay::host(work);
+        let environment = |socket: u16, user: &str, passfile: &Path, options: String| {
+            vec![
+                ("PGHOST", host.display().to_string()),
+                ("PGPORT", socket.to_string()),
+                ("PGUSER", user.to_owned()),
+                ("PGPASSFILE", passfile.display().to_string()),
+                ("PGSSLMODE", "disable".to_owned()),
+                ("PGGSSENCMODE", "disable".to_owned()),
+                ("PGAPPNAME", APPLICATION_NAME.to_owned()),
+                ("PGOPTIONS", options),
+            ]
+        };
+        let options = |major, purpose| startup::as_options_text(&startup::startup_options(major, purpose));
+        let mut source = environment(
+            SOURCE_SOCKET,
+            &job.source.credentials.user,
+            &from,
+            options(plan.source_major, Purpose::Source),
+        );
+        source.push(("PGDATABASE", job.source.database.clone()));
+        let target = environment(TARGET_SOCKET, &spec.names.owner_role, &into, options(target_major, Purpose::Owner));
+        Ok(Self {
+            bin_dir: tools.bin_dir.clone(),
+            user,
+            list: host.join("list"),
+            source,
+            target,
+            dump_arguments: dump_arguments(job, plan),
+            database: spec.names.database.clone(),
+            bytes: plan.source_bytes,
+        })
+    }
+
+    /// Dumps into a restore, through us.
+    pub(super) async fn stream(&self, job: &CloneJob) -> Result<(), Broken> {
+        let mut dump = self.dump(&["--compress=0"]).await?;
+        let mut restore = self.restoring(Restore::All, Stdio::piped(), false).await?;
+        let moved = match (dump.child.stdout.take(), restore.child.stdin.take()) {
+            (Some(from), Some(to)) => self.pump(from, to, job).await,
+            (None, _) | (_, None) => Err(io::Error::other("a pipe is missing")),
+        };
+        if moved.is_err() {
+            // The restore has ended before its input did, and says why.
+            dump.kill();
+            restore.end().await?;
+            return Err(moved.map_err(Broken::Move).err().unwrap_or(Broken::ListTooLong));
+        }
+        let (dumped, restored) = tokio::join!(dump.end(), restore.end());
+        dumped.and(restored)
+    }
+
+    /// Dumps into a file.
+    pub(super) async fn dump_to(&self, archive: &File, job: &CloneJob) -> Result<(), Broken> {
+        let mut dump = self.dump(&["--compress=1"]).await?;
+        let file = archive.try_clone().map_err(Broken::Move)?;
+        let moved = match dump.child.stdout.take() {
+            Some(from) => self.pump(from, tokio::fs::File::from_std(file), job).await,
+            None => Err(io::Error::other("a pipe is missing")),
+        };
+        if let Err(error) = moved {
+            dump.kill();
+            return Err(Broken::Move(error));
+        }
+        dump.end().await
+    }
+
+    /// Returns the list of an archive's entries.
+    pub(super) async fn list(&self, archive: &File) -> Result<Vec<u8>, Broken> {
+        let mut command = self.command(Program::Restore, &[]);
+        command.arg("--list").stdin(rewound(archive)?).stdout(Stdio::piped());
+        let mut running = start(Program::Restore, command).await?;
+        let Some(stdout) = running.child.stdout.take() else {
+            return Err(Broken::Move(io::Error::other("a pipe is missing")));
+        };
+        let list = read_list(stdout).await?;
+        running.end().await.map(|()| list)
+    }
+
+    /// Restores a part of a kept archive, without what is not on its list.
+    pub(super) async fn restore(&self, archive: &File, part: Restore) -> Result<(), Broken> {
+        self.restoring(part, rewound(archive)?, true).await?.end().await
+    }
+
+    async fn dump(&self, more: &[&str]) -> Result<Running, Broken> {
+        let mut command = self.command(Program::Dump, &self.source);
+        command.args(&self.dump_arguments).args(more).stdin(Stdio::null()).stdout(Stdio::piped());
+        start(Program::Dump, command).await
+    }
+
+    async fn restoring(&self, part: Restore, input: Stdio, listed: bool) -> Result<Running, Broken> {
+        let mut command = self.command(Program::Restore, &self.target);
+        command.args(["--dbname", &self.database]).args(RESTORE_ARGUMENTS);
+        if listed {
+            command.arg("--use-list").arg(&self.list);
+        }
+        match part {
+            Restore::All => {}
+            Restore::BeforeMasks => _ = command.args(["--section=pre-data", "--section=data"]),
+            Restore::AfterMasks => _ = command.arg("--section=post-data"),
+        }
+        command.stdin(input).stdout(Stdio::null());
+        start(Program::Restore, command).await
+    }
+
+    fn command(&self, program: Program, environment: &[(&'static str, String)]) -> Command {
+        let mut command = managed::command(self.bin_dir.join(program.name()), self.user.as_ref());
+        command.envs(environment.iter().map(|(name, value)| (name, value))).current_dir("/");
+        let mut command = Command::from(command);
+        command.process_group(0).kill_on_drop(true).stderr(Stdio::piped());
+        command
+    }
+
+    /// Moves an archive, and tells how far it is.
+    async fn pump(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        job: &CloneJob,
+    ) -> io::Result<()> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let (mut moved, mut told) = (0_u64, Instant::now());
+        loop {
+            let read = from.read(&mut chunk).await?;
+            if read == 0 {
+                to.flush().await?;
+                return to.shutdown().await;
+            }
+            fault::pass("file.copy.move").await?;
+            to.write_all(chunk.get(..read).unwrap_or_default()).await?;
+            moved += read as u64;
+            if told.elapsed() >= NEWS_EVERY {
+                told = Instant::now();
+                let part = (moved.saturating_mul(1000) / self.bytes.max(1)).min(999);
+                let text = format!("copied {} MiB", moved >> 20);
+                job.progress.report(u32::try_from(part).unwrap_or_default(), 1000, &text);
+            }
+        }
+    }
+}
+
+/// What every restore is asked for.
+const RESTORE_ARGUMENTS: [&str; 9] = [
+    "--no-password",
+    "--no-owner",
+    "--no-privileges",
+    "--no-subscriptions",
+    "--no-publications",
+    "--no-security-labels",
+    "--no-tablespaces",
+    "--single-transaction",
+    "--exit-on-error",
+];
+
+fn dump_arguments(job: &CloneJob, plan: &ClonePlan) -> Vec<String> {
+    let mut arguments: Vec<String> = [
+        "--no-password",
+        "--format=custom",
+        "--no-owner",
+        "--no-privileges",
+        "--no-subscriptions",
+        "--no-publications",
+        "--no-security-labels",
+        "--no-tablespaces",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    arguments.push(format!("--lock-wait-timeout={SOURCE_LOCK_WAIT_MS}"));
+    if job.options.schema_only {
+        arguments.push("--schema-only".to_owned());
+    }
+    arguments
+        .extend(job.options.exclude_table_data.iter().map(|table| format!("--exclude-table-data={}", table.pattern())));
+    arguments.extend(plan.foreign_tables.iter().map(|table| format!("--exclude-table={}", table.pattern())));
+    arguments
+}
+
+/// Returns the one line of a password file.
+fn passfile(socket: u16, password: &str) -> String {
+    format!("*:{socket}:*:*:{}\n", password.replace('\\', "\\\\").replace(':', "\\:"))
+}
+
+/// Writes a file of ours that is open.
+pub(super) fn write(mut file: &File, content: &[u8]) -> Result<(), EngineError> {
+    let mut write = || {
+        fault::reach("file.copy-list.write")?;
+        file.write_all(content)
+    };
+    write().map_err(system("write the list of what is restored"))
+}
+
+fn rewound(archive: &File) -> Result<Stdio, Broken> {
+    let mut archive = archive.try_clone().map_err(Broken::Move)?;
+    archive.seek(SeekFrom::Start(0)).map_err(Broken::Move)?;
+    Ok(Stdio::from(archive))
+}
+
+/// A program that runs. It is killed, with whatever it has started, when this is dropped.
+struct Running {
+    program: Program,
+    child: Child,
+    group: Option<Pid>,
+    stderr: Option<ChildStderr>,
+}
+
+async fn start(program: Program, mut command: Command) -> Result<Running, Broken> {
+    let passed = match program {
+        Program::Dump => fault::pass("spawn.pg-dump").await,
+        Program::Restore => fault::pass("spawn.pg-restore").await,
+    };
+    passed.map_err(|injected| Broken::Start(program, injected.into()))?;
+    let mut child = command.spawn().map_err(|error| Broken::Start(program, error))?;
+    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+    let stderr = child.stderr.take();
+    Ok(Running { program, child, group, stderr })
+}
+
+impl Running {
+    /// Waits until it has ended. Its standard error is read meanwhile, so that it is never held up by it.
+    async fn end(mut self) -> Result<(), Broken> {
+        let stderr = self.stderr.take();
+        let (said, status) = tokio::join!(read_some(stderr), self.child.wait());
+        let status = status.map_err(Broken::Move)?;
+        // Its number may be another's from here on.
+        self.group = None;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Broken::Failed { program: self.program, status, entry: entry_of(&said) })
+    }
+
+    fn kill(&mut self) {
+        if let Some(group) = self.group.take() {
+            kill_process_group(group, Signal::KILL).unwrap_or_default();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Reads a list to its end.
+async fn read_list(from: impl AsyncRead + Unpin) -> Result<Vec<u8>, Broken> {
+    let mut list = Vec::new();
+    from.take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut list).await.map_err(Broken::Move)?;
+    if list.len() > LIST_BYTES_MAX { Err(Broken::ListTooLong) } else { Ok(list) }
+}
+
+/// Reads to the end, and returns the beginning.
+async fn read_some(stderr: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
+    let mut said = Vec::new();
+    let Some(mut stderr) = stderr else { return said };
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while let Ok(read) = stderr.read(&mut chunk).await
+        && read > 0
+    {
+        let room = STDERR_BYTES_MAX.saturating_sub(said.len()).min(read);
+        said.extend_from_slice(chunk.get(..room).unwrap_or_default());
+    }
+    said
+}
+
+/// What entries of archives are, the longer words first where one begins another.
+const CLASSES: [(&str, &str); 41] = [
+    ("MATERIALIZED VIEW DATA", "rows of materialised view"),
+    ("MATERIALIZED VIEW", "materialised view"),
+    ("TABLE DATA", "rows of table"),
+    ("TABLE ATTACH", "partition"),
+    ("TABLE", "table"),
+    ("VIEW", "view"),
+    ("FUNCTION", "function"),
+    ("PROCEDURE", "procedure"),
+    ("AGGREGATE", "aggregate"),
+    ("INDEX ATTACH", "index of partition"),
+    ("INDEX", "index"),
+    ("CHECK CONSTRAINT", "check constraint"),
+    ("FK CONSTRAINT", "foreign key"),
+    ("CONSTRAINT", "constraint"),
+    ("TRIGGER", "trigger"),
+    ("RULE", "rule"),
+    ("POLICY", "policy"),
+    ("ROW SECURITY", "row security of"),
+    ("SHELL TYPE", "type"),
+    ("TYPE", "type"),
+    ("DOMAIN", "domain"),
+    ("SEQUENCE SET", "value of sequence"),
+    ("SEQUENCE OWNED BY", "owner of sequence"),
+    ("SEQUENCE", "sequence"),
+    ("DEFAULT", "default of"),
+    ("SCHEMA", "schema"),
+    ("EXTENSION", "extension"),
+    ("COMMENT", "comment on"),
+    ("CAST", "cast"),
+    ("OPERATOR CLASS", "operator class"),
+    ("OPERATOR FAMILY", "operator family"),
+    ("OPERATOR", "operator"),
+    ("COLLATION", "collation"),
+    ("CONVERSION", "conversion"),
+    ("PROCEDURAL LANGUAGE", "language"),
+    ("TEXT SEARCH", "text search object"),
+    ("TRANSFORM", "transform"),
+    ("ACCESS METHOD", "access method"),
+    ("STATISTICS", "statistics"),
+    ("BLOB", "large object"),
+    ("FOREIGN TABLE", "foreign table"),
+];
+
+/// Finds the entry at which a restore stopped.
+fn entry_of(said: &[u8]) -> Option<Entry> {
+    const NAME_CHARS_MAX: usize = 128;
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().find_map(|line| line.split_once("from TOC entry ").map(|(_, entry)| entry))?;
+    let entry = line.splitn(4, ' ').nth(3)?;
+    let (word, class) =
+        CLASSES.iter().find(|(word, _)| entry.strip_prefix(word).is_some_and(|rest| rest.starts_with(' ')))?;
+    let rest = entry.get(word.len() + 1..)?;
+    let name = rest.rsplit_once(' ').map_or(rest, |(name, _owner)| name);
+    let name: String = name.chars().take(NAME_CHARS_MAX).flat_map(char::escape_default).collect();
+    Some(Entry { class, name })
+}
+
+/// Says how a program ended.
+pub(super) fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "an unknown status".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_file_keeps_every_letter() {
+        assert_eq!(passfile(1, "a:b\\c@/#%"), "*:1:*:*:a\\:b\\\\c@/#%\n");
+    }
+
+    #[tokio::test]
+    async fn of_standard_error_the_beginning_is_kept_and_all_is_read() {
+        for bytes in [STDERR_BYTES_MAX - 1, STDERR_BYTES_MAX, STDERR_BYTES_MAX + CHUNK_BYTES] {
+            let said = read_some(Some(tokio::io::repeat(b'x').take(bytes as u64))).await;
+            assert_eq!(said.len(), bytes.min(STDERR_BYTES_MAX));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_up_to_its_bound_and_no_further() {
+        for (bytes, fits) in [(LIST_BYTES_MAX, true), (LIST_BYTES_MAX + 1, false)] {
+            let list = read_list(tokio::io::repeat(b'x').take(bytes as u64)).await;
+            assert_eq!(list.is_ok(), fits, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn the_entry_is_found_and_no_command_is_shown() {
+        let said = b"pg_restore: while PROCESSING TOC:\n\
+            pg_restore: from TOC entry 215; 1259 16385 MATERIALIZED VIEW DATA daily totals ana\n\
+            pg_restore: error: could not execute query: ERROR:  function f() does not exist\n\
+            Command was: REFRESH MATERIALIZED VIEW public.daily 'hunter2';\n";
+        let entry = entry_of(said).unwrap();
+        assert_eq!((entry.class, entry.name.as_str()), ("rows of materialised view", "daily totals"));
+        assert_eq!(entry_of(b"pg_restore: error: hunter2"), None);
+    }
+}

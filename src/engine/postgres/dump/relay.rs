@@ -1,0 +1,397 @@
+//! Stands between a program of Postgres' and a server: a socket here, a connection of ours there.
+//!
+//! So a program reaches the one server that was decided on, by the connection and the TLS that all sessions of ours have, and
+//! by as many connections as are due, one after another. What the server answers is followed just far enough to know an
+//! error by its code: texts are not kept. A password in the clear is not let through to a server that others could listen to.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use postgres_protocol::message::frontend;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::system;
+use super::workdir::WorkDir;
+use crate::engine::EngineError;
+use crate::engine::postgres::Endpoint;
+use crate::engine::postgres::net::{self, NetError, Stream};
+use crate::model::fault;
+
+/// What is moved at once.
+const CHUNK_BYTES: usize = 64 << 10;
+/// The most of one message that is kept to be looked at: errors are shorter, rows are not looked at.
+const KEPT_BYTES_MAX: usize = 16 << 10;
+/// How long telling a server to stop may take.
+const CANCEL_WAIT: Duration = Duration::from_secs(5);
+/// The longest path of a socket that the system takes, in bytes.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// An error that a server reported, without its text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reported {
+    pub(super) sqlstate: String,
+    pub(super) schema: Option<String>,
+    pub(super) table: Option<String>,
+    pub(super) column: Option<String>,
+    pub(super) constraint: Option<String>,
+}
+
+/// How a connection to a server ended that should not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// It could not be opened.
+    Net(NetError),
+    /// It was silent before the session began.
+    Silent(Duration),
+    /// The server closed it, or it broke.
+    Closed,
+    /// The server asked for the password in the clear.
+    Exposed,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+struct Seen {
+    error: Option<Reported>,
+    lost: Option<Lost>,
+    /// The running session, for a request to stop it.
+    key: Option<(i32, i32)>,
+}
+
+/// A socket in a private directory, and who listens there.
+#[derive(Debug)]
+pub(super) struct Relay {
+    seen: Arc<Mutex<Seen>>,
+    endpoint: Endpoint,
+    task: JoinHandle<()>,
+}
+
+impl Relay {
+    /// Listens on socket `number` in `work` for `connections`, one after another.
+    pub(super) fn listen(
+        work: &WorkDir,
+        number: u16,
+        endpoint: &Endpoint,
+        timeout: Duration,
+        connections: u32,
+    ) -> Result<Self, EngineError> {
+        let path = work.path().join(format!(".s.PGSQL.{number}"));
+        let listener = bind(work, &path).map_err(system("make a socket"))?;
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let line = Line { seen: Arc::clone(&seen), endpoint: endpoint.clone(), timeout, uid: work.uid() };
+        let task = tokio::spawn(async move {
+            let mut left = connections;
+            while left > 0 {
+                let Ok((client, _)) = listener.accept().await else { return };
+                if line.is_the_programs(&client) {
+                    left -= 1;
+                    line.carry(client).await;
+                }
+            }
+        });
+        Ok(Self { seen, endpoint: endpoint.clone(), task })
+    }
+
+    /// Returns the first error that the server reported.
+    pub(super) fn error(&self) -> Option<Reported> {
+        lock(&self.seen).error.clone()
+    }
+
+    /// Returns how a connection was lost, if one was.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        lock(&self.seen).lost.clone()
+    }
+}
+
+impl Drop for Relay {
+    /// Ends the session on the server as well: a statement does not end because nobody waits for it.
+    fn drop(&mut self) {
+        self.task.abort();
+        let Some((process, key)) = lock(&self.seen).key.take() else { return };
+        let endpoint = self.endpoint.clone();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let cancel = async {
+                    let mut stream = net::open(&endpoint, CANCEL_WAIT).await?;
+                    let mut request = BytesMut::new();
+                    frontend::cancel_request(process, key, &mut request);
+                    let sent = async {
+                        stream.write_all(&request).await?;
+                        stream.flush().await
+                    };
+                    sent.await.map_err(|error| NetError::Unreachable(error.to_string()))
+                };
+                drop(tokio::time::timeout(fault::within(CANCEL_WAIT), cancel).await);
+            });
+        }
+    }
+}
+
+fn bind(work: &WorkDir, path: &PathBuf) -> io::Result<UnixListener> {
+    fault::reach("socket.relay.bind")?;
+    if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        let text = format!("the path of the state directory is too long for a socket: `{}`", path.display());
+        return Err(io::Error::other(text));
+    }
+    let listener = UnixListener::bind(path)?;
+    work.own_socket(path)?;
+    Ok(listener)
+}
+
+fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a connection needs to know.
+struct Line {
+    seen: Arc<Mutex<Seen>>,
+    endpoint: Endpoint,
+    timeout: Duration,
+    uid: u32,
+}
+
+impl Line {
+    /// Returns whether the one at the other end runs as the programs do, or as we do.
+    fn is_the_programs(&self, client: &UnixStream) -> bool {
+        let us = rustix::process::geteuid().as_raw();
+        client.peer_cred().is_ok_and(|peer| peer.uid() == self.uid || peer.uid() == us)
+    }
+
+    /// Connects, and carries what is said until one side ends it.
+    async fn carry(&self, client: UnixStream) {
+        let passed = fault::pass("socket.relay.connect")
+            .await
+            .map_err(|e| NetError::Unreachable(io::Error::from(e).to_string()));
+        let opened = match passed {
+            Ok(()) => net::open(&self.endpoint, self.timeout).await,
+            Err(error) => Err(error),
+        };
+        let stream = match opened {
+            Ok(stream) => stream,
+            Err(error) => return self.lose(Lost::Net(error)),
+        };
+        let private = stream.is_private();
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = tokio::io::split(stream);
+        let ready = Notify::new();
+        let silence = async {
+            if tokio::time::timeout(fault::within(self.timeout), ready.notified()).await.is_ok() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = ask(from_client, to_server) => {}
+            lost = self.answer(from_server, to_client, private, &ready) => {
+                if let Some(lost) = lost {
+                    self.lose(lost);
+                }
+            }
+            () = silence => self.lose(Lost::Silent(self.timeout)),
+        }
+        lock(&self.seen).key = None;
+    }
+
+    fn lose(&self, lost: Lost) {
+        lock(&self.seen).lost.get_or_insert(lost);
+    }
+
+    /// Carries the server's answers. Returns how the connection was lost, where the server ended it.
+    async fn answer(
+        &self,
+        mut server: ReadHalf<Stream>,
+        mut client: OwnedWriteHalf,
+        private: bool,
+        ready: &Notify,
+    ) -> Option<Lost> {
+        let mut messages = Messages::default();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let read = match server.read(&mut chunk).await {
+                Ok(0) | Err(_) => return Some(Lost::Closed),
+                Ok(read) => chunk.get(..read).unwrap_or_default(),
+            };
+            let mut exposed = false;
+            messages.follow(read, |tag, body| match tag {
+                b'R' => {
+                    exposed |= !private && matches!(body.first_chunk().map(|b| u32::from_be_bytes(*b)), Some(3 | 5))
+                }
+                b'K' => lock(&self.seen).key = key_of(body),
+                b'Z' => ready.notify_one(),
+                b'E' => _ = lock(&self.seen).error.get_or_insert_with(|| reported(body)),
+                _ => {}
+            });
+            if exposed {
+                return Some(Lost::Exposed);
+            }
+            if client.write_all(read).await.is_err() {
+                return None;
+            }
+        }
+    }
+}
+
+/// Carries what the program asks, until it ends.
+async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>) {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let read = match client.read(&mut chunk).await {
+            Ok(0) | Err(_) => break,
+            Ok(read) => chunk.get(..read).unwrap_or_default(),
+        };
+        let sent = async {
+            server.write_all(read).await?;
+            server.flush().await
+        };
+        if sent.await.is_err() {
+            // What the server has to say about it is read on the other side.
+            std::future::pending::<()>().await;
+        }
+    }
+    server.shutdown().await.unwrap_or_default();
+}
+
+/// Finds messages in what a server sends: a kind, a length, and a body.
+#[derive(Debug, Default)]
+struct Messages {
+    head: Vec<u8>,
+    left: usize,
+    body: Vec<u8>,
+}
+
+impl Messages {
+    fn follow(&mut self, mut bytes: &[u8], mut on: impl FnMut(u8, &[u8])) {
+        const HEAD_BYTES: usize = 5;
+        while !bytes.is_empty() {
+            if self.left == 0 && self.head.len() < HEAD_BYTES {
+                let (taken, rest) = bytes.split_at((HEAD_BYTES - self.head.len()).min(bytes.len()));
+                self.head.extend_from_slice(taken);
+                bytes = rest;
+                let Some(length) = self.head.get(1..HEAD_BYTES).and_then(|b| b.first_chunk()) else { continue };
+                self.left = (u32::from_be_bytes(*length) as usize).saturating_sub(4);
+            } else {
+                let (taken, rest) = bytes.split_at(self.left.min(bytes.len()));
+                if self.is_looked_at() {
+                    let room = KEPT_BYTES_MAX.saturating_sub(self.body.len()).min(taken.len());
+                    self.body.extend_from_slice(taken.get(..room).unwrap_or_default());
+                }
+                self.left -= taken.len();
+                bytes = rest;
+            }
+            if self.left == 0 {
+                if let (true, Some(tag)) = (self.is_looked_at(), self.head.first()) {
+                    on(*tag, &self.body);
+                }
+                self.head.clear();
+                self.body.clear();
+            }
+        }
+    }
+
+    fn is_looked_at(&self) -> bool {
+        self.head.first().is_some_and(|tag| matches!(tag, b'R' | b'K' | b'Z' | b'E'))
+    }
+}
+
+fn key_of(body: &[u8]) -> Option<(i32, i32)> {
+    if body.len() != 8 {
+        return None;
+    }
+    Some((i32::from_be_bytes(*body.first_chunk()?), i32::from_be_bytes(*body.last_chunk()?)))
+}
+
+/// Reads the fields of an error that are no text of the server's.
+fn reported(body: &[u8]) -> Reported {
+    let mut reported = Reported::default();
+    for field in body.split(|byte| *byte == 0) {
+        let Some((kind, value)) = field.split_first() else { continue };
+        let text = || {
+            let text = String::from_utf8_lossy(value);
+            text.chars().take(63).flat_map(char::escape_default).collect::<String>()
+        };
+        match kind {
+            b'C' if value.len() == 5 && value.iter().all(u8::is_ascii_alphanumeric) => reported.sqlstate = text(),
+            b's' => reported.schema = Some(text()),
+            b't' => reported.table = Some(text()),
+            b'c' => reported.column = Some(text()),
+            b'n' => reported.constraint = Some(text()),
+            _ => {}
+        }
+    }
+    reported
+}
+
+/// Returns the directory in which a program looks for the sockets.
+pub(super) fn host(work: &WorkDir) -> PathBuf {
+    work.path().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(tag: u8, body: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        [&[tag], length.as_slice(), body].concat()
+    }
+
+    #[test]
+    fn errors_are_found_however_the_bytes_are_cut() {
+        let error = b"SERROR\0C42501\0Mpermission denied for 'hunter2'\0ttab\nle\0\0";
+        let stream: Vec<u8> = [
+            message(b'R', &0_u32.to_be_bytes()),
+            message(b'K', &[0, 0, 0, 7, 0, 0, 0, 9]),
+            message(b'Z', b"I"),
+            message(b'd', &[b'E'; 100_000]),
+            message(b'2', b""),
+            message(b'E', error),
+        ]
+        .concat();
+        for size in [1, 2, 5, 7, 1000, stream.len()] {
+            let mut messages = Messages::default();
+            let mut found = Vec::new();
+            for chunk in stream.chunks(size) {
+                messages.follow(chunk, |tag, body| found.push((tag, body.to_vec())));
+            }
+            assert_eq!(found.iter().map(|(tag, _)| *tag).collect::<Vec<_>>(), b"RKZE", "{size}");
+            assert_eq!(key_of(&found[1].1), Some((7, 9)));
+            let reported = reported(&found[3].1);
+            assert_eq!((reported.sqlstate.as_str(), reported.table.as_deref()), ("42501", Some("tab\\nle")));
+            assert!(!format!("{reported:?}").contains("hunter2"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_whose_path_is_too_long_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let endpoint = Endpoint {
+            host: crate::engine::postgres::Host::Tcp("127.0.0.1".into()),
+            port: 1,
+            tls: crate::model::TlsMode::Disable,
+            ca_file: None,
+        };
+        let room = SOCKET_PATH_BYTES_MAX - base.path().as_os_str().len() - "/d/copy-0123456789ab/.s.PGSQL.1".len();
+        for (length, fits) in [(room, true), (room + 1, false)] {
+            let dir = base.path().join("d".repeat(1 + length));
+            let work = WorkDir::make(&dir, None).unwrap();
+            let listening = Relay::listen(&work, 1, &endpoint, Duration::from_secs(1), 1);
+            assert_eq!(listening.is_ok(), fits, "{length}");
+        }
+    }
+
+    #[test]
+    fn of_a_message_no_more_is_kept_than_is_looked_at() {
+        let mut messages = Messages::default();
+        let mut kept = 0;
+        for bytes in [KEPT_BYTES_MAX - 1, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1] {
+            messages.follow(&message(b'E', &vec![b'x'; bytes]), |_, body| kept = body.len());
+            assert_eq!(kept, bytes.min(KEPT_BYTES_MAX));
+        }
+    }
+}

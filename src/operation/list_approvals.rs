@@ -1,0 +1,91 @@
+//! Lists requests that wait for another principal's approval.
+
+use async_trait::async_trait;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Asks, Call, Done, Operation, Spec, Toolset};
+use crate::admission::{Admissible, Permit};
+use crate::model::{Failure, Impact, ObligationKind, counted};
+use crate::sandbox::Waiting;
+
+/// Arguments of `list_approvals`: none.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListApprovals {}
+
+/// The requests that wait.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Approvals {
+    requests: Vec<WaitingEntry>,
+}
+
+/// A request that waits.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct WaitingEntry {
+    /// What `approve` takes.
+    request_digest: String,
+    /// The profile on whose metadata it waits.
+    profile: String,
+    /// Who asks and what for; arguments without passwords, long ones cut.
+    request: Value,
+    /// Groups that must approve, all of them.
+    groups: Vec<String>,
+    /// Groups that have.
+    approved: Vec<String>,
+    asked_at: String,
+    /// Until when it waits.
+    expires_at: String,
+    /// Whether you may approve it.
+    yours_to_approve: bool,
+}
+
+impl From<Waiting> for WaitingEntry {
+    fn from(waiting: Waiting) -> Self {
+        Self {
+            request_digest: waiting.digest,
+            profile: waiting.profile,
+            request: waiting.what,
+            groups: waiting.groups,
+            approved: waiting.approved,
+            asked_at: waiting.asked_at.to_string(),
+            expires_at: waiting.expires_at.to_string(),
+            yours_to_approve: waiting.yours,
+        }
+    }
+}
+
+impl Admissible for ListApprovals {
+    const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
+}
+
+#[async_trait]
+impl Operation for ListApprovals {
+    const SPEC: Spec = Spec {
+        name: "list_approvals",
+        title: "List requests that wait for approval",
+        help: "Lists your own requests that wait for another principal's approval, and those that wait for yours. Starts nothing.",
+        impact: Impact::Reads,
+        meets: &[ObligationKind::ReadOnly],
+        toolset: Toolset::Operator,
+        idempotent: true,
+    };
+    type Output = Approvals;
+
+    fn asks(&self) -> Asks {
+        Asks::default()
+    }
+
+    async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Approvals>, Failure> {
+        let (waiting, more) = call.core.waiting_approvals(&permit).await?;
+        let yours = waiting.iter().filter(|request| request.yours).count();
+        let requests: Vec<WaitingEntry> = waiting.into_iter().map(Into::into).collect();
+        let summary = format!("{} waiting, {yours} of them for you", counted(requests.len(), "request", "requests"));
+        let warnings =
+            more.then(|| "more requests wait than are looked at here; `approve` knows each by its digest".to_owned());
+        Ok(Done::new(summary, Approvals { requests }).warn(warnings))
+    }
+}

@@ -1,0 +1,116 @@
+//! Masks: what is replaced is nowhere in the copy, and what cannot be masked is refused before anything is made.
+
+use serde_json::json;
+
+use super::{Setup, reader_url, source};
+use crate::harness;
+
+const PEOPLE: &str = "
+    CREATE TABLE people (id int PRIMARY KEY, mail varchar(40) NOT NULL UNIQUE, name text, phone text, born date, salary int,
+        code uuid DEFAULT gen_random_uuid(), doc jsonb, shout text GENERATED ALWAYS AS (upper(name)) STORED);
+    INSERT INTO people (id, mail, name, phone, born, salary, doc) SELECT n, 'Secret' || n || '@example.com', 'Ana Secretova',
+        '+49 170 ' || 1000 + n, '1980-05-06', 50000 + n, '{\"x\": \"secret\"}' FROM generate_series(1, 200) n;
+    INSERT INTO people (id, mail) VALUES (0, 'Secret0@example.com');
+    CREATE TABLE orders (id int PRIMARY KEY, mail varchar(40) REFERENCES people (mail));
+    INSERT INTO orders SELECT n, 'Secret' || n || '@example.com' FROM generate_series(1, 50) n;
+    CREATE INDEX ON people (lower(name));
+    CREATE MATERIALIZED VIEW names AS SELECT DISTINCT name, mail FROM public.people;
+    CREATE TABLE history (old text);
+    CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO public.history VALUES (OLD.mail); RETURN NEW; END $$;
+    CREATE TRIGGER keep BEFORE UPDATE ON people FOR EACH ROW EXECUTE FUNCTION keep();
+    ALTER TABLE people ENABLE ROW LEVEL SECURITY; ALTER TABLE people FORCE ROW LEVEL SECURITY;
+    CREATE POLICY everybody ON people USING (true);
+    ALTER ROLE reader BYPASSRLS;
+";
+
+#[test]
+fn what_is_masked_is_nowhere_in_the_copy() {
+    let cluster = harness::cluster();
+    source(cluster, "people_source", "", PEOPLE);
+    let setup = Setup::on(cluster, "clonemask", &[("people", reader_url(cluster, "people_source"), json!({}))]);
+    let mask = |table: &str, column: &str, with: &str| json!({"table": table, "column": column, "with": with});
+    let result = setup.cloned(json!({"source": "people", "mask": [
+        mask("people", "mail", "fake"), mask("public.orders", "mail", "fake"), mask("people", "name", "hash"),
+        mask("people", "phone", "fake"), mask("people", "born", "fake"), mask("people", "salary", "fake"),
+        mask("people", "code", "hash"), {"table": "people", "column": "doc", "with": "constant", "value": "{\"gone\": 1}"},
+    ]}));
+    let name = &result["databaseName"];
+    let rows = |sql: &str| setup.rows(name, sql);
+    let everything =
+        ["people", "orders", "names", "history"].map(|table| rows(&format!("SELECT t::text FROM {table} t")));
+    for row in everything.iter().flatten() {
+        assert!(!row[0].to_lowercase().contains("secret"), "{row:?}");
+    }
+    assert_eq!(everything.map(|rows| rows.len()), [201, 50, 201, 0]);
+    // The same value is the same fake, wherever it stands: the foreign key holds.
+    assert_eq!(rows("SELECT count(*)::text FROM orders JOIN people USING (mail)"), [["50"]]);
+    let shaped = "SELECT count(*)::text FROM people WHERE mail ~ '^[A-Z][a-z]{5}[0-9]+@[a-z]{7}\\.[a-z]{3}$'";
+    assert_eq!(rows(shaped), [["201"]]);
+    assert_eq!(rows("SELECT count(*)::text FROM people WHERE phone ~ '^\\+[0-9]{2} [0-9]{3} [0-9]{4}$'"), [["200"]]);
+    assert_eq!(
+        rows(
+            "SELECT count(*)::text FROM people WHERE salary BETWEEN 10000 AND 99999 AND extract(year FROM born) = 1980"
+        ),
+        [["200"]]
+    );
+    assert_eq!(
+        rows("SELECT count(*)::text FROM people WHERE id = 0 AND name IS NULL AND phone IS NULL AND born IS NULL"),
+        [["1"]]
+    );
+    assert_eq!(
+        rows(
+            "SELECT count(*)::text FROM people WHERE doc = '{\"gone\": 1}' AND shout IS NOT DISTINCT FROM upper(name)"
+        ),
+        [["201"]]
+    );
+    // Neither the statistics nor what is left of old rows holds a value.
+    assert_eq!(
+        rows("SELECT count(*)::text FROM pg_stats s WHERE schemaname = 'public' AND s::text ILIKE '%secret%'"),
+        [["0"]]
+    );
+    assert_eq!(
+        rows("SELECT (count(*) > 0)::text FROM pg_stats WHERE tablename = 'people' AND attname = 'mail'"),
+        [["true"]]
+    );
+    assert_eq!(rows("SELECT (pg_relation_size('people') < 90000)::text"), [["true"]]);
+    // The keys are gone.
+    assert_eq!(rows("SELECT count(*)::text FROM pg_class WHERE relname = 'pgsandbox_mask'"), [["0"]]);
+}
+
+#[test]
+fn masks_that_do_not_fit_are_refused_before_anything_is_made() {
+    let cluster = harness::cluster();
+    source(cluster, "people_fit", "", PEOPLE);
+    let setup = Setup::on(cluster, "clonefit", &[("people", reader_url(cluster, "people_fit"), json!({}))]);
+    let refused = |mask, code, says| _ = setup.refused(json!({"source": "people", "mask": [mask]}), code, says);
+    let of = |column: &str, with: &str| json!({"table": "people", "column": column, "with": with});
+    refused(of("nope", "null"), "invalid_arguments", "no column `nope` in a table `public.people`");
+    refused(json!({"table": "People", "column": "mail", "with": "null"}), "invalid_arguments", "no column `mail`");
+    refused(of("mail", "null"), "invalid_arguments", "is NOT NULL");
+    refused(of("doc", "fake"), "invalid_arguments", "is of type `jsonb`, which `fake` does not fit");
+    refused(of("born", "hash"), "invalid_arguments", "which `hash` does not fit");
+    refused(of("shout", "hash"), "invalid_arguments", "is generated by the server");
+    refused(of("mail", "constant"), "invalid_arguments", "needs a `value`");
+    refused(of("mail", "blur"), "invalid_arguments", "");
+    refused(json!({"table": "a.b.c", "column": "x", "with": "null"}), "invalid_arguments", "which is no table's name");
+    let twice = json!({"source": "people", "mask": [of("mail", "hash"), of("mail", "fake")]});
+    setup.refused(twice, "invalid_arguments", "is masked twice");
+    let constant = |value: &str| json!({"table": "people", "column": "born", "with": "constant", "value": value});
+    let error = setup.refused(
+        json!({"source": "people", "mask": [constant("hunter2")]}),
+        "restore_incompatible",
+        "could not be masked",
+    );
+    assert!(!error.to_string().contains("hunter2"), "{error:#}");
+    let same = json!({"table": "people", "column": "mail", "with": "constant", "value": "x"});
+    setup.refused(
+        json!({"source": "people", "mask": [same]}),
+        "restore_incompatible",
+        "masked values break a constraint",
+    );
+    setup.refused(
+        json!({"source": "people", "schemaOnly": true, "mask": [of("mail", "hash")]}),
+        "invalid_arguments",
+        "`schemaOnly`",
+    );
+}
