@@ -22,7 +22,7 @@
     Bundled {
         name: "ownership",
         component: include_bytes!("ownership/ownership.wasm"),
-        sha256: "ebe51cb99ee52617d258660b32e5a259c2ce71489eb9abcee277658e6d22912a",
+        sha256: "9223262e2a77fee5dac50d55547e1b2eb3833b794de319610bdc1ff625982ed9",
         default_settings: include_str!("ownership/default.json"),
     },
     Bundled {

@@ -168,7 +168,7 @@ mod tests {
         let value = match argument.names {
             Names::Sandbox => "11111111-2222-4333-8444-555555555555",
             Names::Profile => "local",
-            Names::Anything => "a \"b\"\nc \\ {{profile}}",
+            Names::Anything => "a \"b\" \\ {{profile}}",
         };
         (argument.name.to_owned(), value.to_owned())
     }
