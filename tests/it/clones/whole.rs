@@ -158,7 +158,7 @@ fn text_of_other_encodings_becomes_utf_8_and_what_is_none_is_refused_by_name() {
             ("bad", url("ascii_bad"), json!({})),
         ],
     );
-    setup.refused(json!({"source": "bad"}), "restore_incompatible", "cannot be written in UTF-8");
+    setup.refused(json!({"source": "bad"}), "restore_incompatible", "is not valid in its encoding");
     let result = setup.cloned(json!({"source": "latin"}));
     assert_eq!(setup.rows(&result["databaseName"], "SELECT v, length(v)::text FROM t"), [["é", "1"]]);
     let result = setup.cloned(json!({"source": "good"}));
