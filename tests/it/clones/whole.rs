@@ -45,7 +45,7 @@ break" VALUES ('it''s \ here');
 
 /// Clones everything from `source_cluster` to `target`, and looks at what came.
 fn check(source_cluster: &Cluster, target: &'static Cluster, prefix: &'static str) {
-    let database = format!("{prefix}_everything").replace("_everything", "everything");
+    let database = format!("{prefix}everything");
     source(source_cluster, &database, "", EVERYTHING);
     let setup = Setup::on(target, prefix, &[("everything", reader_url(source_cluster, &database), json!({}))]);
     let before = noticed(source_cluster, &database);
