@@ -47,6 +47,13 @@ pub enum Contents {
     /// Nothing but its extensions.
     #[default]
     Empty,
+    /// A copy of another sandbox, or of a template, on the same server.
+    Copy {
+        /// Its id.
+        id: SandboxId,
+        /// Its names.
+        names: SandboxNames,
+    },
     /// A copy of a database of another server.
     Clone(Arc<postgres::CloneJob>),
 }
@@ -153,6 +160,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns every step that this version may have begun while making a sandbox, whatever its kind and contents: what
     /// is taken back is found among them by name.
     fn known_steps(&self) -> Vec<Step>;
+
+    /// Returns the step that comes before those that make a sandbox, where one that is ready is made anew: it leaves
+    /// the roles, and nothing else. It is taken back by removing the sandbox.
+    fn reset_step(&self) -> Step;
+
+    /// Says what keeps a sandbox or template from being copied, apart from who uses it just now. Changes nothing.
+    async fn check_copy(&self, source: &SandboxSpec) -> Result<(), EngineError>;
+
+    /// Waits a moment until nobody uses a sandbox that is to be copied. Says how many do, if that takes longer.
+    async fn await_unused(&self, source: &SandboxSpec) -> Result<(), EngineError>;
 
     /// Returns the steps that remove a sandbox in any state, half-made ones too.
     fn delete_steps(&self) -> DeleteSteps;

@@ -249,6 +249,7 @@ impl CloneDatabase {
                 ttl_minutes: ttl_minutes(self.ttl_minutes)?,
                 labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
                 extensions: self.extensions.clone().unwrap_or_default(),
+                template: None,
                 idempotency: self.idempotency(&asked),
             },
             asked,

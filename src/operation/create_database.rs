@@ -11,7 +11,7 @@ use super::arguments::Whole;
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Effective, Grant, Permit};
-use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested};
+use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Origin, Requested};
 use crate::sandbox::{self, BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox, bounds};
 
 /// Arguments of `create_database`.
@@ -19,19 +19,21 @@ use crate::sandbox::{self, BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandb
 #[serde(rename_all = "camelCase")]
 pub(super) struct CreateDatabase {
     #[serde(flatten)]
-    profile: ProfileSelector,
+    pub(super) profile: ProfileSelector,
     /// What the sandbox is for; becomes part of its name.
-    name_hint: Option<String>,
+    pub(super) name_hint: Option<String>,
     /// Minutes to live, from 1 to the profile's maximum; default: the profile's default. Never clamped.
-    ttl_minutes: Option<Whole>,
+    pub(super) ttl_minutes: Option<Whole>,
     /// A group of work beneath you, a task for instance; has a quota of its own.
-    owner: Option<String>,
+    pub(super) owner: Option<String>,
     /// Labels, up to 32.
-    labels: Option<BTreeMap<String, String>>,
+    pub(super) labels: Option<BTreeMap<String, String>>,
     /// Extensions to install, up to 25.
-    extensions: Option<Vec<String>>,
+    pub(super) extensions: Option<Vec<String>>,
+    /// A template of yours to copy; default: empty.
+    pub(super) template_name: Option<String>,
     /// Repeating a call with the same key gives the same sandbox instead of a second one.
-    idempotency_key: Option<String>,
+    pub(super) idempotency_key: Option<String>,
 }
 
 /// A sandbox as its maker sees it.
@@ -70,19 +72,21 @@ impl CreateDatabase {
             self.owner,
             self.labels,
             self.extensions,
+            self.template_name,
         ]);
         Some(Idempotency { key, digest: Sha256::digest(asked.to_string()).into() })
     }
 }
 
 impl CreateDatabase {
-    fn request(&self, grant: &Grant) -> Result<CreateRequest, Failure> {
+    pub(super) fn request(&self, grant: &Grant) -> Result<CreateRequest, Failure> {
         Ok(CreateRequest {
             profile: grant.profile.clone().unwrap_or_default(),
             name_hint: self.name_hint.clone(),
             ttl_minutes: ttl_minutes(self.ttl_minutes)?,
             labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
             extensions: self.extensions.clone().unwrap_or_default(),
+            template: self.template_name.clone(),
             idempotency: self.idempotency(),
         })
     }
@@ -159,6 +163,9 @@ impl Operation for CreateDatabase {
         bounds::check_text("owner", self.owner.as_deref())?;
         bounds::check_text("idempotencyKey", self.idempotency_key.as_deref())?;
         check_labels(self.labels.as_ref())?;
+        if let Some(name) = &self.template_name {
+            bounds::check_template_name(name)?;
+        }
         bounds::check_extension_names(self.extensions.as_deref().unwrap_or_default())
     }
 
@@ -199,8 +206,8 @@ impl Created {
         let sandbox = &created.sandbox;
         let info = call.core.connection(sandbox, CredentialAccess::Owner).await?;
         let mut installed = sandbox.extensions.clone();
-        if created.replayed {
-            // Its owner may have had others installed since.
+        if created.replayed || matches!(sandbox.origin, Origin::Fork | Origin::Template) {
+            // Its owner may have had others installed since, and a copy has its source's.
             let found = call.core.installed_extensions(permit, sandbox.id).await?;
             installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN_EXTENSION).collect();
         }
@@ -237,6 +244,7 @@ pub(super) fn lowered_ttl<T>(
     Ok(lowered.map(|limit| format!("ttl {} minutes, set by `{}`", limit.value, limit.set_by)))
 }
 
+/// Says in a line what was done.
 pub(super) fn summary(verb: &str, sandbox: &Sandbox) -> String {
     format!("{verb} `{}` on profile `{}`, expires at {}", sandbox.names.database, sandbox.profile, sandbox.expires_at)
 }

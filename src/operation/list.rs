@@ -90,7 +90,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 36] = [
+pub static OPERATIONS: [Entry; 42] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
@@ -99,6 +99,12 @@ pub static OPERATIONS: [Entry; 36] = [
     Entry::of::<super::extend_database::ExtendDatabase>(),
     Entry::of::<super::delete_database::DeleteDatabase>(),
     Entry::of::<super::cleanup_expired::CleanupExpired>(),
+    Entry::of::<super::fork_database::ForkDatabase>(),
+    Entry::of::<super::reset_database::ResetDatabase>(),
+    Entry::of::<super::create_template_from_sandbox::CreateTemplateFromSandbox>(),
+    Entry::of::<super::create_sandbox_from_template::CreateSandboxFromTemplate>(),
+    Entry::of::<super::list_templates::ListTemplates>(),
+    Entry::of::<super::delete_template::DeleteTemplate>(),
     Entry::of::<super::list_profiles::ListProfiles>(),
     Entry::of::<super::list_extensions::ListExtensions>(),
     Entry::of::<super::verify_sandbox::VerifySandbox>(),

@@ -16,7 +16,7 @@ use crate::model::{Code, Failure, Impact, ObligationKind, Requested, counted};
 use crate::sandbox::{ListFilter, ProfileFailure, Sandbox, bounds};
 
 /// The Postgres version that means every version.
-const ALL_VERSIONS: &str = "*";
+pub(super) const ALL_VERSIONS: &str = "*";
 /// Sandboxes per page, unless asked otherwise.
 const PAGE_DEFAULT: u64 = 50;
 

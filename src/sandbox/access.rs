@@ -198,7 +198,11 @@ impl Core {
     }
 
     /// Finds a sandbox that can be used.
-    async fn locate_usable<T>(&self, permit: &Permit<T>, id: SandboxId) -> Result<(Arc<Profile>, Sandbox), Failure> {
+    pub(super) async fn locate_usable<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+    ) -> Result<(Arc<Profile>, Sandbox), Failure> {
         let (profile, sandbox) = self.locate(permit, id).await?;
         sandbox.usable()?;
         Ok((profile, sandbox))
@@ -419,7 +423,9 @@ impl Core {
     ) -> Result<Vec<(String, String)>, Failure> {
         let looked = async {
             // Who just made it may look as well.
-            require(permit, Impact::Reads, Some(id)).or_else(|_| require(permit, Impact::Creates, None))?;
+            require(permit, Impact::Reads, Some(id))
+                .or_else(|_| require(permit, Impact::Creates, permit.grant().target))
+                .or_else(|_| require(permit, Impact::Destroys, Some(id)))?;
             let (profile, sandbox) = self.locate_usable(permit, id).await?;
             let spec = self.spec(&profile, &sandbox).await?;
             Ok((profile, spec))

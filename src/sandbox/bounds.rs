@@ -8,6 +8,10 @@ use crate::model::{Code, Failure};
 
 /// The longest name of an extension: Postgres' limit for identifiers.
 const EXTENSION_BYTES_MAX: usize = 63;
+/// The longest name of a template.
+const TEMPLATE_NAME_BYTES_MAX: usize = 80;
+/// The longest note: a page of text.
+const NOTES_BYTES_MAX: usize = 4096;
 
 /// Checks the length of a name that a caller chose.
 ///
@@ -22,6 +26,37 @@ pub fn check_text(argument: &str, text: Option<&str>) -> Result<(), Failure> {
     }
     if text.contains('\0') {
         return Err(Failure::new(Code::InvalidArguments, format!("`{argument}` holds a NUL character")));
+    }
+    Ok(())
+}
+
+/// Checks what a template is called.
+///
+/// # Errors
+/// `invalid_artifact_name`.
+pub fn check_template_name(name: &str) -> Result<(), Failure> {
+    let letters = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'));
+    if letters && (1..=TEMPLATE_NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(TEMPLATE_NAME_BYTES_MAX).flat_map(char::escape_default).collect();
+    Err(Failure::new(Code::InvalidArtifactName, format!("`{shown}` is no name of a template"))
+        .hint(format!("use 1 to {TEMPLATE_NAME_BYTES_MAX} letters, digits, `_`, `.` or `-`")))
+}
+
+/// Checks what is noted of a template.
+///
+/// # Errors
+/// `invalid_arguments`.
+pub fn check_notes(notes: Option<&str>) -> Result<(), Failure> {
+    let Some(notes) = notes else { return Ok(()) };
+    if notes.len() > NOTES_BYTES_MAX {
+        let length = notes.len();
+        return Err(Failure::new(Code::InvalidArguments, format!("`notes` of {length} bytes are too long"))
+            .hint(format!("use {NOTES_BYTES_MAX} bytes or less")));
+    }
+    if notes.contains('\0') {
+        return Err(Failure::new(Code::InvalidArguments, "`notes` hold a NUL character"));
     }
     Ok(())
 }
@@ -77,6 +112,28 @@ pub fn check_extension_names(asked: &[String]) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_templates_are_bounded() {
+        let longest = "n".repeat(TEMPLATE_NAME_BYTES_MAX);
+        for good in ["a", "Base_1.2-x", &longest] {
+            assert!(check_template_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a b", "a/b", "ä", "a\0", "x'; drop", &format!("{longest}n")] {
+            assert_eq!(
+                check_template_name(bad).map_err(|failure| failure.code),
+                Err(Code::InvalidArtifactName),
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn notes_are_bounded() {
+        assert!(check_notes(Some(&"n".repeat(NOTES_BYTES_MAX))).is_ok());
+        assert!(check_notes(Some(&"n".repeat(NOTES_BYTES_MAX + 1))).is_err());
+        assert!(check_notes(Some("a\0")).is_err());
+    }
 
     fn check_labels_of(labels: &[(&str, &str)], ok: bool) {
         let labels: Vec<_> = labels.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();

@@ -18,7 +18,7 @@ use super::{Profile, Sandbox, SourceSettings, not_found};
 use crate::admission::{Grant, Permit};
 use crate::engine::postgres::SandboxSession;
 use crate::engine::{Contents, SandboxSpec, Standing};
-use crate::model::{Code, Failure, Impact, PlanId, SandboxId, Secret, fault};
+use crate::model::{Code, Failure, Impact, PlanId, SandboxId, SandboxKind, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
 use crate::store::{Find, HEARTBEAT_INTERVAL, State, StoreError};
 
@@ -288,7 +288,10 @@ impl Core {
                 Err(failure) => Err(failure),
             };
             match found {
-                Ok(Some(sandbox)) if !matches!(sandbox.state, State::Deleted | State::Failed) => {
+                Ok(Some(sandbox))
+                    if sandbox.kind == SandboxKind::Sandbox
+                        && !matches!(sandbox.state, State::Deleted | State::Failed) =>
+                {
                     profile.check_engine(&sandbox)?;
                     return Ok((Arc::clone(profile), sandbox));
                 }

@@ -19,7 +19,7 @@ use crate::secret::random_password;
 use crate::store::{Find, Reservation, ReserveError, Reserved, Source, State};
 
 /// The longest that making a sandbox may take, waiting for disk and catalogue locks included.
-const CREATE_DEADLINE: Duration = Duration::from_secs(120);
+pub(super) const CREATE_DEADLINE: Duration = Duration::from_secs(120);
 /// Ten digits of an id collide once in 10^12; a second collision in a row is something else.
 const NAMES_TRIED_MAX: u32 = 3;
 /// How often a replay looks whether the first call has come to its end.
@@ -73,7 +73,11 @@ impl Core {
         self.detached(async move {
             grant.course.refusing(core.open(&profile).await)?;
             grant.course.refusing(check_offered(&profile, &request.extensions).await)?;
-            core.create_checked(&profile, &grant, &request, &Beginning::EMPTY, &*progress, &cancel).await
+            let beginning = match &request.template {
+                None => Beginning::EMPTY,
+                Some(name) => grant.course.refusing(core.from_template(&profile, &grant, name).await)?,
+            };
+            core.create_checked(&profile, &grant, &request, &beginning, &*progress, &cancel).await
         })
         .await
     }
@@ -86,9 +90,12 @@ impl Core {
     pub async fn foresee_create(&self, grant: &Grant, request: CreateRequest) -> Result<Vec<String>, Failure> {
         let profile = self.profile(&request.profile)?;
         let request = request.check(profile.settings(), grant)?;
-        let nothing = Secret::new("");
-        let reservation = self.reservation(&profile, grant, &request, &Beginning::EMPTY, [&nothing, &nothing])?;
         if self.sees_nothing_on(&profile).await? {
+            if let Some(name) = &request.template {
+                return Err(no_templates(name));
+            }
+            let nothing = Secret::new("");
+            let reservation = self.reservation(&profile, grant, &request, &Beginning::EMPTY, [&nothing, &nothing])?;
             profile.store.rehearse_on_none(&reservation).map_err(Failure::from)?;
             let extensions = if request.extensions.is_empty() { "" } else { ", nor what extensions it has" };
             return Ok(vec![format!(
@@ -99,8 +106,25 @@ impl Core {
         }
         self.open(&profile).await?;
         check_offered(&profile, &request.extensions).await?;
-        profile.store.rehearse(&reservation).await.map_err(Failure::from)?;
+        let beginning = match &request.template {
+            None => Beginning::EMPTY,
+            Some(name) => self.from_template(&profile, grant, name).await?,
+        };
+        self.rehearse(&profile, grant, &request, &beginning).await?;
         Ok(Vec::new())
+    }
+
+    /// Says what reserving a sandbox would refuse with.
+    pub(super) async fn rehearse(
+        &self,
+        profile: &Profile,
+        grant: &Grant,
+        request: &CheckedRequest,
+        beginning: &Beginning,
+    ) -> Result<(), Failure> {
+        let nothing = Secret::new("");
+        let reservation = self.reservation(profile, grant, request, beginning, [&nothing, &nothing])?;
+        profile.store.rehearse(&reservation).await.map_err(Failure::from)
     }
 
     /// Reserves a sandbox and makes it.
@@ -113,7 +137,10 @@ impl Core {
         progress: &dyn Progress,
         cancel: &CancellationToken,
     ) -> Result<Created, Failure> {
-        let filling = if let Contents::Clone(job) = &beginning.contents { job.left() } else { Duration::ZERO };
+        let filling = match &beginning.contents {
+            Contents::Empty | Contents::Copy { .. } => Duration::ZERO,
+            Contents::Clone(job) => job.left(),
+        };
         let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + filling;
         let mut tried = 0;
         loop {
@@ -127,7 +154,7 @@ impl Core {
                     grant.course.acts();
                     let mut spec = bare_spec(&sandbox, owner, readonly);
                     spec.contents = beginning.contents.clone();
-                    let work = Work { profile: Arc::clone(profile), held, spec };
+                    let work = Work { profile: Arc::clone(profile), held, spec, anew: false };
                     let sandbox = work.make(progress, cancel, deadline).await?;
                     Ok(Created { sandbox, replayed: false })
                 }
@@ -213,6 +240,12 @@ impl Core {
             }
         }
     }
+}
+
+/// The failure of one who only looks, where no server is there that could have a template.
+fn no_templates(name: &str) -> Failure {
+    Failure::new(Code::TemplateNotFound, format!("you have no template `{}`", name.escape_default()))
+        .hint("the managed server is not there yet; the first call that uses it makes it")
 }
 
 fn made_and_gone() -> Failure {

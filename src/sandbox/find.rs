@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Core, Profile, Sandbox, State, bounds};
 use crate::engine::ServerInfo;
-use crate::model::{Code, Failure, RequestId, SandboxId};
+use crate::model::{Code, Failure, RequestId, SandboxId, SandboxKind};
 use crate::store::{Find, LiveUse};
 
 /// The four optional arguments that most operations take.
@@ -200,7 +200,7 @@ impl Core {
         };
         Ok(found.filter(|(sandbox, _)| {
             let gone = matches!(sandbox.state, State::Deleted | State::Failed);
-            !gone && name.is_none_or(|name| sandbox.names.database == name)
+            sandbox.kind == SandboxKind::Sandbox && !gone && name.is_none_or(|name| sandbox.names.database == name)
         }))
     }
 

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::find::Version;
 use super::{Core, Profile, Sandbox};
 use crate::model::limits::LIST_PAGE_MAX;
-use crate::model::{Code, Failure, SandboxId, Timestamp, Usage};
+use crate::model::{Code, Failure, SandboxId, SandboxKind, Timestamp, Usage};
 use crate::store::{After, ListQuery};
 
 /// Which sandboxes are listed.
@@ -74,6 +74,7 @@ impl Core {
                 group_owner: filter.group_owner.clone(),
                 labels: filter.labels.clone(),
                 include_expired: filter.include_expired,
+                kind: SandboxKind::Sandbox,
                 after: cursor.as_ref().filter(|_| index == from).map(|cursor| cursor.after),
                 // One more, so that a full page knows whether it is the last.
                 limit: limit + 1 - report.databases.len(),

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -50,6 +50,14 @@ pub(super) struct SessionPool<S> {
     per_role: Lanes<Key>,
     per_owner: Lanes<String>,
     total: Arc<Semaphore>,
+    /// The sandboxes that nobody gets a session into, or that somebody waits for to be so.
+    holds: Mutex<HashMap<SandboxId, Arc<tokio::sync::Mutex<Weak<Hold>>>>>,
+}
+
+/// Every turn of a sandbox's: while it is kept, nobody gets a session into it. Those who want that share it.
+#[derive(Debug)]
+pub(super) struct Hold {
+    _turns: [OwnedSemaphorePermit; 2],
 }
 
 /// The right to have one session out.
@@ -94,7 +102,38 @@ impl<S: Reusable> SessionPool<S> {
             per_role: Lanes::new(PER_ROLE_MAX),
             per_owner: Lanes::new(PER_OWNER_MAX),
             total,
+            holds: Mutex::default(),
         }
+    }
+
+    /// Waits until no session of the sandbox's is out, but not beyond `until`, and lets none out while what is returned
+    /// is kept.
+    ///
+    /// # Errors
+    /// `busy` when some did not come back in time.
+    pub(super) async fn hold(&self, id: SandboxId, until: Instant) -> Result<Arc<Hold>, Failure> {
+        let place = {
+            let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+            // Who holds one, or waits for one, is known by its place.
+            holds.retain(|_, place| {
+                Arc::strong_count(place) > 1 || place.try_lock().is_ok_and(|hold| hold.strong_count() > 0)
+            });
+            Arc::clone(holds.entry(id).or_default())
+        };
+        let in_use = || {
+            Failure::new(Code::Busy, "calls in the sandbox are under way, and did not end in time")
+                .hint("call again when they have ended")
+        };
+        let mut held = tokio::time::timeout_at(until, place.lock()).await.map_err(|_| in_use())?;
+        if let Some(hold) = held.upgrade() {
+            return Ok(hold);
+        }
+        let owner = take_turns(self.per_role.lane((id, CredentialAccess::Owner)), until).await.ok_or_else(in_use)?;
+        let reader =
+            take_turns(self.per_role.lane((id, CredentialAccess::ReadOnly)), until).await.ok_or_else(in_use)?;
+        let hold = Arc::new(Hold { _turns: [owner, reader] });
+        *held = Arc::downgrade(&hold);
+        Ok(hold)
     }
 
     /// Waits until a session of the sandbox's may go out, but not beyond `until`.
@@ -188,6 +227,11 @@ impl<S: Reusable> SessionPool<S> {
 
 async fn take_turn(lane: Arc<Semaphore>, until: Instant) -> Option<OwnedSemaphorePermit> {
     tokio::time::timeout_at(until, lane.acquire_owned()).await.ok()?.ok()
+}
+
+async fn take_turns(lane: Arc<Semaphore>, until: Instant) -> Option<OwnedSemaphorePermit> {
+    let all = u32::try_from(PER_ROLE_MAX).unwrap_or(u32::MAX);
+    tokio::time::timeout_at(until, lane.acquire_many_owned(all)).await.ok()?.ok()
 }
 
 fn crowded(who: &str) -> Failure {
@@ -388,6 +432,21 @@ mod tests {
         assert_eq!(open.load(Ordering::SeqCst), TOTAL_MAX - 1, "the longest waiting made room");
         assert!(pool.close_one());
         assert_eq!(open.load(Ordering::SeqCst), TOTAL_MAX - 2);
+    }
+
+    #[tokio::test]
+    async fn nobody_gets_a_session_into_a_sandbox_that_is_held() {
+        let (pool, open, id) = pool();
+        let out = turn_now(&pool, id, "owner").unwrap();
+        assert!(pool.hold(id, soon()).now_or_never().is_none(), "a call is under way");
+        pool.give_back(id, OWNER, Fake::new(&open), out);
+        settle().await;
+        let (one, two) = (pool.hold(id, soon()).await.unwrap(), pool.hold(id, soon()).await.unwrap());
+        assert!(turn_now(&pool, SandboxId::fresh(), "owner").is_some(), "of another sandbox");
+        drop(one);
+        assert!(turn_now(&pool, id, "owner").is_none(), "the other one holds it still");
+        drop(two);
+        assert!(turn_now(&pool, id, "owner").is_some());
     }
 
     #[tokio::test]

@@ -73,7 +73,7 @@ pub struct CleanupFailure {
 }
 
 /// What became of one removal.
-enum Removal {
+pub(super) enum Removal {
     /// Gone, by us or somebody else.
     Gone(Sandbox),
     /// Was extended before we came.
@@ -256,7 +256,7 @@ impl Core {
     }
 
     /// Removes a sandbox, or finds it gone, in the making or in other hands; says of the grant's call whether anything is done for it.
-    async fn remove(
+    pub(super) async fn remove(
         &self,
         profile: &Arc<Profile>,
         id: SandboxId,
@@ -309,7 +309,7 @@ impl Core {
             profile.store.release(&held, &failure.message).await?;
             return Err(failure);
         }
-        let work = Work { profile: Arc::clone(profile), held, spec: removal_spec(sandbox) };
+        let work = Work { profile: Arc::clone(profile), held, spec: removal_spec(sandbox), anew: false };
         work.remove(barred).await.map_err(|broken| {
             let mut failure = Failure::from(broken);
             failure.hint.get_or_insert_with(|| "it is marked for removal, and tried again".to_owned());

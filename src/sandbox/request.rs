@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ProfileSettings;
-use super::bounds::{check_extension_names, check_labels, check_text};
+use super::bounds::{check_extension_names, check_labels, check_template_name, check_text};
 use crate::admission::Grant;
 use crate::model::{Code, Failure, Limit, Obligations, Scope};
 use crate::store::{Idempotency, QuotaLimits};
@@ -52,6 +52,8 @@ pub struct CreateRequest {
     pub labels: Vec<(String, String)>,
     /// Extensions to install.
     pub extensions: Vec<String>,
+    /// The template of the caller's that it is made from.
+    pub template: Option<String>,
     /// The caller's idempotency key, with the digest of the whole request.
     pub idempotency: Option<Idempotency>,
 }
@@ -120,6 +122,9 @@ impl CreateRequest {
         check_text("nameHint", self.name_hint.as_deref())?;
         check_text("owner", grant.group_owner.as_deref())?;
         check_text("idempotencyKey", self.idempotency.as_ref().map(|idempotency| idempotency.key.as_str()))?;
+        if let Some(name) = &self.template {
+            check_template_name(name)?;
+        }
         check_labels(&self.labels)?;
         self.labels.sort();
         let extensions = check_extensions(&self.profile, &self.extensions, &settings.allowed_extensions)?;
@@ -128,6 +133,7 @@ impl CreateRequest {
             name_hint: self.name_hint,
             labels: self.labels,
             extensions,
+            template: self.template,
             idempotency: self.idempotency,
         })
     }
@@ -140,6 +146,7 @@ pub(super) struct CheckedRequest {
     pub(super) name_hint: Option<String>,
     pub(super) labels: Vec<(String, String)>,
     pub(super) extensions: Vec<String>,
+    pub(super) template: Option<String>,
     pub(super) idempotency: Option<Idempotency>,
 }
 

@@ -18,7 +18,9 @@ use super::twins::Twins;
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Found;
-use crate::model::{Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, Timestamp, Transport, fault};
+use crate::model::{
+    Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, SandboxKind, Timestamp, Transport, fault,
+};
 use crate::secret::Sealed;
 use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords, Whose};
 
@@ -317,15 +319,16 @@ impl Core {
         let tracked = profile.store.tracked(&names).await?;
         let there: BTreeSet<&String> = names.iter().collect();
         let mut missing = Vec::new();
-        let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };
-        for _ in 0..PAGES_MAX {
-            let page = profile.store.list(&query).await?;
-            let Some(last) = page.last() else { break };
-            query.after = Some(After { time: last.created_at, id: last.id });
-            missing
-                .extend(page.into_iter().filter(|sandbox| {
+        for kind in [SandboxKind::Sandbox, SandboxKind::Template] {
+            let mut query = ListQuery { include_expired: true, kind, limit: PAGE, ..ListQuery::default() };
+            for _ in 0..PAGES_MAX {
+                let page = profile.store.list(&query).await?;
+                let Some(last) = page.last() else { break };
+                query.after = Some(After { time: last.created_at, id: last.id });
+                missing.extend(page.into_iter().filter(|sandbox| {
                     sandbox.state == super::State::Ready && !there.contains(&sandbox.names.database)
                 }));
+            }
         }
         let stuck = profile.store.stuck(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
         let waiting = profile.store.waiting(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;

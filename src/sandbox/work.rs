@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Profile, Sandbox};
 use crate::engine::{EngineError, SandboxSpec, Step};
-use crate::model::{Code, Failure, Progress, fault};
+use crate::model::{Code, Failure, Progress, SandboxKind, fault};
 use crate::store::{Find, Held, Mark, PlanKind, Point, State, StoreError};
 use crate::telemetry::span;
 
@@ -26,6 +26,8 @@ pub(super) struct Work {
     pub(super) profile: Arc<Profile>,
     pub(super) held: Held,
     pub(super) spec: SandboxSpec,
+    /// Whether it makes anew what was ready.
+    pub(super) anew: bool,
 }
 
 /// Why a plan stopped.
@@ -73,6 +75,13 @@ impl From<Broken> for Failure {
 }
 
 impl Work {
+    /// Returns the steps that make a sandbox, or make it anew.
+    pub(super) fn steps(profile: &Profile, spec: &SandboxSpec, anew: bool) -> Vec<Step> {
+        let steps = profile.engine.create_steps(spec.kind, &spec.contents);
+        let first = anew.then(|| profile.engine.reset_step());
+        first.into_iter().chain(steps).collect()
+    }
+
     /// Makes the sandbox. If that fails or is cancelled, everything begun is taken back before this returns, or
     /// else by the next round of upkeep.
     pub(super) async fn make(
@@ -116,7 +125,7 @@ impl Work {
         deadline: Instant,
         acted: &mut Vec<Step>,
     ) -> Result<Sandbox, Broken> {
-        let steps = self.profile.engine.create_steps(self.spec.kind, &self.spec.contents);
+        let steps = Self::steps(&self.profile, &self.spec, self.anew);
         let total = u32::try_from(steps.len()).unwrap_or(u32::MAX);
         let mut done = 0;
         for stage in stages(&steps) {
@@ -141,7 +150,10 @@ impl Work {
         if cancel.is_cancelled() {
             return Err(Broken::Cancelled);
         }
-        let finished = self.profile.store.finish_create(&self.held, &names(acted)).await;
+        let finished = match self.spec.kind {
+            SandboxKind::Sandbox => self.profile.store.finish_create(&self.held, &names(acted)).await,
+            SandboxKind::Template => self.profile.store.finish_template(&self.held, &names(acted)).await,
+        };
         if !matches!(finished, Ok(_) | Err(StoreError::Fenced)) {
             // It may be written all the same: what is ready is not ours to take back.
             acted.clear();

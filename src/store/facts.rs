@@ -45,12 +45,12 @@ pub type LiveUse = (Usage, Option<Usage>);
 const COUNTS: &str = "
     cross join lateral (
         select count(*) as live, coalesce(sum(u.bytes), 0)::bigint as bytes from pgsandbox.sandboxes u
-        where u.prefix = b.prefix and u.owner = b.owner
+        where u.prefix = b.prefix and u.owner = b.owner and u.kind = 'sandbox'
           and u.state in ('creating', 'ready') and u.state not in ('deleted', 'failed')) o
     cross join lateral (
         select count(*) as live, coalesce(sum(u.bytes), 0)::bigint as bytes from pgsandbox.sandboxes u
         where b.group_owner is not null and u.prefix = b.prefix and u.owner = b.owner and u.group_owner = b.group_owner
-          and u.state in ('creating', 'ready') and u.state not in ('deleted', 'failed')) g";
+          and u.kind = 'sandbox' and u.state in ('creating', 'ready') and u.state not in ('deleted', 'failed')) g";
 
 impl Question {
     fn sql(self) -> String {

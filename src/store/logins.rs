@@ -59,7 +59,8 @@ impl Store {
             "with live as (
                  select b.*, sum(b.bytes) over (partition by b.owner) as of_owner,
                      sum(b.bytes) over (partition by b.owner, b.group_owner) as of_group
-                 from pgsandbox.sandboxes b where b.prefix = $1 and b.state in ('creating', 'ready')),
+                 from pgsandbox.sandboxes b
+                 where b.prefix = $1 and b.kind = 'sandbox' and b.state in ('creating', 'ready')),
              b as (
                  select *, coalesce(of_owner > owner_bytes_max, false) or coalesce(of_group > group_bytes_max, false)
                      as exceeds

@@ -17,6 +17,7 @@ mod record;
 mod sandboxes;
 mod servers;
 mod session;
+mod templates;
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ pub use record::{
 pub use sandboxes::{After, Find, ListQuery, SealedPasswords};
 pub use servers::HEARTBEAT_INTERVAL;
 pub use session::{DirectSessions, ServerSessions, Sessions, StoreSession};
+pub use templates::{Template, TemplateLimits, TemplateRefused};
 
 /// The metadata of one profile.
 pub struct Store {

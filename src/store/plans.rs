@@ -61,7 +61,7 @@ pub enum BeginDelete {
 }
 
 /// `update … where` that only the holder passes; `$1` to `$3` are plan, holder and epoch.
-const HELD: &str = "p.id = $1 and p.holder = $2 and p.epoch = $3 and p.state in ('running', 'undoing')";
+pub(super) const HELD: &str = "p.id = $1 and p.holder = $2 and p.epoch = $3 and p.state in ('running', 'undoing')";
 
 /// Returns the statement that writes a line for each step of an array, in its order, for the plans of `plans`.
 pub(super) fn lines(plans: &str, steps: &str, mark: Mark) -> String {

@@ -51,6 +51,8 @@ pub struct ListQuery {
     pub labels: Vec<(String, String)>,
     /// Also those whose time is over.
     pub include_expired: bool,
+    /// Sandboxes, or templates.
+    pub kind: SandboxKind,
     /// Where the page begins.
     pub after: Option<After>,
     /// How many at most.
@@ -108,6 +110,11 @@ impl Bucket<'_> {
         let digest = digest.finalize();
         digest.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes))
     }
+}
+
+/// Returns the key of the lock under which one owner's reservations wait for each other.
+pub(super) fn principal_lock(prefix: &str, owner: &str) -> i64 {
+    Bucket { owner, group: None, scope: Scope::Principal }.lock_key(prefix)
 }
 
 /// Returns whose an idempotency key is: the subject's in the name of one owner. One subject may act for several owners,
@@ -268,8 +275,8 @@ impl Store {
 
     async fn count(&self, client: &impl GenericClient, bucket: &Bucket<'_>) -> Result<Counted, StoreError> {
         let sql = format!(
-            "select count(*) filter (where b.state in ('creating', 'ready')),
-                    coalesce(sum(b.bytes) filter (where b.state in ('creating', 'ready')), 0)::bigint,
+            "select count(*) filter (where b.state in ('creating', 'ready') and b.kind = 'sandbox'),
+                    coalesce(sum(b.bytes) filter (where b.state in ('creating', 'ready') and b.kind = 'sandbox'), 0)::bigint,
                     count(*) filter (where b.state = 'deleting')
              from pgsandbox.sandboxes b
              where b.prefix = $1 and b.state not in ('deleted', 'failed') and {}",
@@ -283,7 +290,11 @@ impl Store {
         Ok(Counted { live: number(0), bytes: number(1), deleting: number(2) })
     }
 
-    async fn insert(&self, transaction: &Transaction<'_>, new: &Reservation) -> Result<Sandbox, ReserveError> {
+    pub(super) async fn insert(
+        &self,
+        transaction: &Transaction<'_>,
+        new: &Reservation,
+    ) -> Result<Sandbox, ReserveError> {
         let ttl = i32::try_from(new.ttl_minutes).unwrap_or(i32::MAX);
         let [owner_bytes_max, group_bytes_max] = ByteLimits::new(&new.limits.bytes).stored();
         let source_id = new.source.as_ref().map(|source| Uuid::from(source.id));
@@ -345,7 +356,7 @@ impl Store {
     pub async fn list(&self, query: &ListQuery) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state in ('creating', 'ready') and {SOUND}
+             where b.prefix = $1 and b.kind = $9 and b.state in ('creating', 'ready') and {SOUND}
                and ($2::text is null or b.owner = $2) and ($3::text is null or b.group_owner = $3)
                and b.labels @> $4 and ($5 or b.expires_at > now())
                and ($6::bigint is null or (b.created_at, b.id) > (to_timestamp($6::bigint / 1000.0), $7::uuid))
@@ -368,6 +379,7 @@ impl Store {
                     &after_ms,
                     &after_id,
                     &limit,
+                    &query.kind.as_str(),
                 ],
             )
             .await
@@ -382,7 +394,7 @@ impl Store {
     pub async fn expired(&self, query: &ListQuery) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state = 'ready' and b.expires_at <= now() and {SOUND}
+             where b.prefix = $1 and b.kind = 'sandbox' and b.state = 'ready' and b.expires_at <= now() and {SOUND}
                and ($2::text is null or b.owner = $2) and ($3::text is null or b.group_owner = $3)
                and b.labels @> $4
                and ($5::bigint is null or (b.expires_at, b.id) > (to_timestamp($5::bigint / 1000.0), $6::uuid))
@@ -503,7 +515,7 @@ impl Store {
     pub async fn unmeasured(&self, age_seconds: i32, limit: i64) -> Result<Vec<Sandbox>, StoreError> {
         let sql = format!(
             "select {SANDBOX_COLUMNS} from pgsandbox.sandboxes b
-             where b.prefix = $1 and b.state = 'ready' and {SOUND}
+             where b.prefix = $1 and b.kind = 'sandbox' and b.state = 'ready' and {SOUND}
                and (b.measured_at is null or b.measured_at < now() - make_interval(secs => $2::integer))
              order by b.measured_at nulls first, b.created_at limit $3"
         );

@@ -15,6 +15,7 @@ use tokio_postgres::Client;
 use crate::harness::{self, Cluster, clusters, own_cluster};
 
 mod checks;
+mod copies;
 mod doors;
 mod extensions;
 mod managed;

@@ -20,6 +20,7 @@ mod clients;
 mod clones;
 mod commands;
 mod config;
+mod copies;
 mod crash;
 mod durability;
 mod engine;

@@ -257,7 +257,7 @@ fn what_no_operation_can_do_is_refused() {
 }
 
 #[test]
-fn consent_and_approval_are_not_given_by_anybody_yet() {
+fn consent_is_given_by_nobody_and_approval_not_by_who_asks() {
     let home = home_with_policy_file();
     for (demand, expected, kind) in [
         (Obligation::Consent("may it?".into()), "consent_required", "consent"),
@@ -445,6 +445,9 @@ fn another_owners_sandbox_is_not_to_be_told_from_none() {
         ("run_sql", json!({"sql": "select 1", "timeoutSeconds": 999})),
         ("extend_database", json!({"ttlMinutes": 5})),
         ("extend_database", json!({"ttlMinutes": 99999})),
+        ("fork_database", json!({})),
+        ("create_template_from_sandbox", json!({"templateName": "loot"})),
+        ("reset_database", json!({})),
         ("delete_database", json!({})),
         ("delete_database", json!({"wait": true})),
         ("list_extensions", json!({})),

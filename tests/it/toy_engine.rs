@@ -66,6 +66,8 @@ pub struct Toy {
 
 const ROLES: Step = Step::new("roles", "making roles");
 const DATABASE: Step = Step::new("database", "making the database");
+const COPY: Step = Step::new("copy", "copying the database");
+const RESET: Step = Step::new("reset", "emptying the sandbox");
 const FURNISH: Step = Step::inner("furnish", "putting things into the database");
 const OPEN: Step = Step::new("open", "letting the roles in");
 const BAR: Step = Step::new("bar", "letting nobody in");
@@ -108,11 +110,27 @@ impl Engine for Toy {
     fn create_steps(&self, _kind: SandboxKind, contents: &Contents) -> Vec<Step> {
         match contents {
             Contents::Empty | Contents::Clone(_) => vec![ROLES, DATABASE, FURNISH, OPEN],
+            Contents::Copy { .. } => vec![ROLES, COPY, FURNISH, OPEN],
         }
     }
 
     fn known_steps(&self) -> Vec<Step> {
-        vec![ROLES, DATABASE, FURNISH, OPEN]
+        vec![RESET, ROLES, DATABASE, COPY, FURNISH, OPEN]
+    }
+
+    fn reset_step(&self) -> Step {
+        RESET
+    }
+
+    async fn check_copy(&self, source: &SandboxSpec) -> Result<(), EngineError> {
+        match self.world.with(|things| things.databases.contains(&source.names.database)) {
+            true => Ok(()),
+            false => Err(Self::refused("copy what is not there")),
+        }
+    }
+
+    async fn await_unused(&self, _source: &SandboxSpec) -> Result<(), EngineError> {
+        Ok(())
     }
 
     fn delete_steps(&self) -> DeleteSteps {
@@ -131,6 +149,25 @@ impl Engine for Toy {
             "database" => {
                 self.world.with(|things| things.databases.insert(names.database));
                 self.half_way("database:made").await
+            }
+            "copy" => {
+                let Contents::Copy { names: source, .. } = &sandbox.contents else {
+                    return Err(Self::refused("copy nothing"));
+                };
+                let copied = self.world.with(|things| {
+                    things.databases.contains(&source.database) && {
+                        things.databases.insert(names.database);
+                        true
+                    }
+                });
+                if copied { self.half_way("copy:made").await } else { Err(Self::refused("copy what is not there")) }
+            }
+            "reset" => {
+                self.world.with(|things| {
+                    things.open.remove(&names.database);
+                    things.databases.remove(&names.database);
+                });
+                self.half_way("reset:done").await
             }
             "furnish" => match self.world.with(|things| things.databases.contains(&names.database)) {
                 true => self.half_way("furnish:done").await,
@@ -168,8 +205,14 @@ impl Engine for Toy {
                 things.roles.remove(&names.owner_role);
                 things.roles.remove(&names.readonly_role);
             }
-            "database" => {
+            "database" | "copy" => {
                 things.databases.remove(&names.database);
+            }
+            "reset" => {
+                things.open.remove(&names.database);
+                things.databases.remove(&names.database);
+                things.roles.remove(&names.owner_role);
+                things.roles.remove(&names.readonly_role);
             }
             "furnish" => {}
             _ => {

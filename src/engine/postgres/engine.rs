@@ -89,6 +89,19 @@ impl Engine for PostgresEngine {
         steps::known_steps()
     }
 
+    fn reset_step(&self) -> Step {
+        steps::RESET
+    }
+
+    async fn check_copy(&self, source: &SandboxSpec) -> Result<(), EngineError> {
+        Work::new(&self.server, source).await?.check_copy(&source.names).await
+    }
+
+    async fn await_unused(&self, source: &SandboxSpec) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        Work::new(&self.server, source).await?.await_unused(&session, &source.names).await
+    }
+
     fn delete_steps(&self) -> DeleteSteps {
         steps::delete_steps()
     }

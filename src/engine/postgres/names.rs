@@ -1,6 +1,7 @@
 //! Makes sure that nothing but a sandbox's own database and roles is ever touched.
 
-use crate::engine::{EngineError, SandboxSpec};
+use crate::engine::{Contents, EngineError, SandboxSpec};
+use crate::model::{SandboxId, SandboxNames};
 
 /// Refuses a specification whose names are not those of its id under the profile's prefix.
 ///
@@ -8,20 +9,26 @@ use crate::engine::{EngineError, SandboxSpec};
 pub(super) fn check(prefix: &str, spec: &SandboxSpec) -> Result<(), EngineError> {
     let names = &spec.names;
     if names.belong_to(prefix, spec.id) {
-        return Ok(());
+        return match &spec.contents {
+            Contents::Copy { id, names } if !names.belong_to(prefix, *id) => Err(foreign(names, *id, prefix)),
+            Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) => Ok(()),
+        };
     }
-    Err(EngineError::Unsupported(format!(
+    Err(foreign(names, spec.id, prefix))
+}
+
+fn foreign(names: &SandboxNames, id: SandboxId, prefix: &str) -> EngineError {
+    EngineError::Unsupported(format!(
         "`{}` is not the name of sandbox {} under the prefix `{prefix}`; nothing was done",
         names.database.escape_default(),
-        spec.id
-    )))
+        id
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Contents;
-    use crate::model::{SandboxId, SandboxKind, SandboxNames, Secret, Timestamp};
+    use crate::model::{SandboxKind, Secret, Timestamp};
 
     fn spec(edit: impl FnOnce(&mut SandboxNames)) -> SandboxSpec {
         let id = SandboxId::fresh();

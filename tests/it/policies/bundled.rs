@@ -14,12 +14,18 @@ use super::guest::context;
 use super::statement;
 
 /// Operations of the main job, with their impact.
-const OPERATIONS: [(&str, Impact); 27] = [
+const OPERATIONS: [(&str, Impact); 33] = [
     ("create_database", Impact::Creates),
     ("list_databases", Impact::Reads),
     ("get_connection_string", Impact::Discloses),
     ("run_sql", Impact::Writes),
     ("extend_database", Impact::Writes),
+    ("fork_database", Impact::Creates),
+    ("reset_database", Impact::Destroys),
+    ("create_template_from_sandbox", Impact::Creates),
+    ("create_sandbox_from_template", Impact::Creates),
+    ("list_templates", Impact::Reads),
+    ("delete_template", Impact::Destroys),
     ("delete_database", Impact::Destroys),
     ("cleanup_expired", Impact::Destroys),
     ("list_profiles", Impact::Reads),
@@ -70,6 +76,9 @@ fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
     let now = Timestamp::from_unix_ms(1_800_000_000_000);
     let existing = ![
         "create_database",
+        "create_sandbox_from_template",
+        "list_templates",
+        "delete_template",
         "list_databases",
         "list_profiles",
         "doctor",

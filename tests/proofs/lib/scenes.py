@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from ground import POLICIES, ROOT, STRICT, Server
+from ground import POLICIES, ROOT, STRICT, Ground, Server
 
 # A user of every machine, and its group.
 OTHER_USER = 65534
@@ -314,6 +314,27 @@ def external(play, one):
     between.close()
 
 
+def clones(play, one):
+    """A database copied into two sandboxes: as it is, and masked."""
+    cluster = play.ground.home.cluster
+    password = play.ground.home.directory / "source.password"
+    password.touch(0o600)
+    password.write_text((cluster / "admin-password").read_text().strip())
+    port = (cluster / "port").read_text().strip()
+    url = f"postgresql://pgsandbox_admin@127.0.0.1:{port}/pgsandbox?sslmode=disable"
+    sources = [{"name": "records", "url": url, "passwordFile": str(password)}]
+    server = play.server(play.ground.config("clones", sources=sources))
+    play.insert(server, one)
+    masks = [{"table": "pgsandbox.sandboxes", "column": "hint", "with": "fake"}]
+    for more in ({}, {"mask": masks}):
+        hint = f"copy{next(Ground.numbers)}"
+        asked = {"source": "records", "nameHint": hint, "idempotencyKey": hint} | more
+        result = play.call(server, "clone_database", asked)
+        if result:
+            play.touched.add(result["databaseId"])
+    play.end(server)
+
+
 def approvals(play, one):
     """What is asked over the server as somebody else's, and another user of the machine approves: as root only."""
     ground, cluster = play.ground, play.ground.home.cluster
@@ -457,6 +478,8 @@ SCENES = {
     "login-fails": (over_quota, logins, "store.note-login=fail@1", False),
     "delete-fails": (one, delete_fails, "plan.delete.clear.before=fail", False),
     "external": (one, external, "", False),
+    "clones": (one, clones, "", False),
+    "clone-fails": (one, clones, "plan.create.check-copy.after=fail", False),
     "approvals": (one, approvals, "", False),
     "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),

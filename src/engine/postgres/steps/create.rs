@@ -11,12 +11,18 @@ use super::Work;
 use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
 use crate::engine::postgres::{Credentials, access, extensions, scram};
 use crate::engine::{Contents, EngineError};
+use crate::model::SandboxKind;
 
 impl Work<'_> {
     /// Makes the roles, which cannot log in before they have passwords.
     pub(super) async fn create_roles(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
         let known = self.known_roles(&session).await?;
+        // Who is in a copy before it is given away would be in the source's; a template is nobody's to enter.
+        let login = match (self.spec.kind, &self.spec.contents) {
+            (SandboxKind::Sandbox, Contents::Empty | Contents::Clone(_)) => "LOGIN",
+            (SandboxKind::Template, _) | (_, Contents::Copy { .. }) => "NOLOGIN",
+        };
         let options = format!(
             "CONNECTION LIMIT {} VALID UNTIL {}",
             self.server.settings().connection_limit,
@@ -27,10 +33,10 @@ impl Work<'_> {
             // 15 lets nobody but a superuser even mention some attributes in ALTER ROLE
             if known.iter().any(|known| known == role) {
                 self.join(&session, role).await?;
-                statements.push(format!("ALTER ROLE {} WITH LOGIN {options}", ident(role)));
+                statements.push(format!("ALTER ROLE {} WITH {login} {options}", ident(role)));
             } else {
                 statements.push(format!(
-                    "CREATE ROLE {} WITH LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS {options}",
+                    "CREATE ROLE {} WITH {login} NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS {options}",
                     ident(role)
                 ));
                 statements.extend((!self.info.superuser).then(|| self.membership(role)));
@@ -58,7 +64,7 @@ impl Work<'_> {
     }
 
     /// Gives the roles their passwords: verifiers, which are made while others use the processor.
-    async fn set_passwords(&self, session: &Client) -> Result<(), EngineError> {
+    pub(super) async fn set_passwords(&self, session: &Client) -> Result<(), EngineError> {
         let passwords = [self.spec.owner_password.clone(), self.spec.readonly_password.clone()];
         let verifiers = tokio::task::spawn_blocking(move || passwords.map(|password| scram::verifier(&password)));
         let verifiers =
@@ -120,7 +126,8 @@ impl Work<'_> {
     /// Does the admin's part inside the database, while nobody else can enter it.
     pub(super) async fn prepare_database(&self) -> Result<(), EngineError> {
         // before 15 everybody may create in `public`, the reader as well
-        let public = self.info.superuser && self.info.major < 15;
+        let copy = matches!(self.spec.contents, Contents::Copy { .. });
+        let public = !copy && self.info.superuser && self.info.major < 15;
         let plan = self.extensions().await?;
         let copied = self.copied_extensions().await?;
         if plan.by_admin.is_empty() && copied.is_empty() && !public {
@@ -181,6 +188,9 @@ impl Work<'_> {
         statements.push(format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {roles}"));
         statements.push(format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1"));
+        if let Contents::Copy { .. } = self.spec.contents {
+            statements.extend(self.roles().iter().map(|(role, ..)| format!("ALTER ROLE {} LOGIN", ident(role))));
+        }
         let statements = statements.join("; ");
         let opened = transaction.batch_execute(&statements);
         // a REVOKE that could not revoke says so in a mere warning; asked behind it, and not at all if it failed
@@ -211,12 +221,18 @@ impl Work<'_> {
     /// The one session into the database: what it does is of the database itself, and cannot be done from outside.
     pub(super) async fn prepare_owner(&self) -> Result<(), EngineError> {
         let plan = self.extensions().await?;
-        let session = self.owner_session().await?;
         let reader = ident(&self.spec.names.readonly_role);
-        let mut statements = access::reads_to_come(&reader).to_vec();
-        if self.info.major >= 15 || self.info.superuser {
-            statements.push(format!("GRANT USAGE ON SCHEMA public TO {reader}"));
+        let mut statements = Vec::new();
+        if !matches!(self.spec.contents, Contents::Copy { .. }) {
+            statements.extend(access::reads_to_come(&reader));
+            if self.info.major >= 15 || self.info.superuser {
+                statements.push(format!("GRANT USAGE ON SCHEMA public TO {reader}"));
+            }
+        } else if plan.by_owner.is_empty() {
+            // The rights came with the copy.
+            return Ok(());
         }
+        let session = self.owner_session().await?;
         statements.extend(plan.by_owner.iter().map(extensions::Planned::sql));
         self.together(&session, "set the reader's rights and install the extensions", &statements).await
     }

@@ -3,9 +3,13 @@
 //! Every step may find its work done, and every undo nothing to take back. Nothing is touched but what bears the
 //! sandbox's own names, and no statement holds a password.
 
+mod carried;
+mod copy;
 mod create;
 mod delete;
 mod holders;
+mod reown;
+mod rights;
 
 use std::sync::Arc;
 
@@ -19,13 +23,18 @@ use super::names;
 use super::scram;
 use super::server::PostgresServer;
 use crate::engine::{Contents, DeleteSteps, EngineError, SandboxSpec, ServerInfo, Step};
-use crate::model::{SandboxKind, Secret, Timestamp};
+use crate::model::{SandboxKind, SandboxNames, Secret, Timestamp};
 
 const CREATE_ROLES: Step = Step::new("create-roles", "creating the roles");
 const CREATE_DATABASE: Step = Step::new("create-database", "creating the database");
 const PREPARE_DATABASE: Step = Step::inner("prepare-database", "preparing the database");
 const OPEN_DATABASE: Step = Step::new("open-database", "opening the database to its roles");
 const PREPARE_OWNER: Step = Step::inner("prepare-owner", "preparing the owner's and the reader's rights");
+const COPY_DATABASE: Step = Step::new("copy-database", "copying the database");
+const GIVE_COPY: Step = Step::inner("give-copy", "giving the copy to its roles");
+const SEAL_TEMPLATE: Step = Step::inner("seal-template", "closing the template");
+/// Removes what a sandbox holds, and keeps its roles.
+pub(super) const RESET: Step = Step::new("reset", "removing what the sandbox holds");
 const COPY_SOURCE: Step = Step::inner("copy-source", "copying the source").paced();
 const CHECK_COPY: Step = Step::inner("check-copy", "looking at the copy").paced();
 const CLOSE: Step = Step::new("close", "closing the database");
@@ -35,19 +44,38 @@ const DROP_OWNED: Step = Step::new("drop-owned", "removing what the roles own el
 const DROP_ROLES: Step = Step::new("drop-roles", "dropping the roles");
 
 /// Returns the steps that make a sandbox of a kind with such contents.
-pub(super) fn create_steps(_kind: SandboxKind, contents: &Contents) -> Vec<Step> {
-    match contents {
-        Contents::Empty => vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER],
-        // Open is the database to its roles alone, whose passwords nobody is told before the sandbox is ready.
-        Contents::Clone(_) => {
-            vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER, COPY_SOURCE, CHECK_COPY]
-        }
-    }
+pub(super) fn create_steps(kind: SandboxKind, contents: &Contents) -> Vec<Step> {
+    let database = match contents {
+        Contents::Empty | Contents::Clone(_) => vec![CREATE_DATABASE],
+        Contents::Copy { .. } => vec![COPY_DATABASE, GIVE_COPY],
+    };
+    let end = match kind {
+        SandboxKind::Sandbox => vec![PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER],
+        SandboxKind::Template => vec![SEAL_TEMPLATE],
+    };
+    // Open is the database to its roles alone, whose passwords nobody is told before the sandbox is ready.
+    let filled = match contents {
+        Contents::Clone(_) => vec![COPY_SOURCE, CHECK_COPY],
+        Contents::Empty | Contents::Copy { .. } => Vec::new(),
+    };
+    [vec![CREATE_ROLES], database, end, filled].concat()
 }
 
 /// Returns all steps that make any sandbox.
 pub(super) fn known_steps() -> Vec<Step> {
-    vec![CREATE_ROLES, CREATE_DATABASE, PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER, COPY_SOURCE, CHECK_COPY]
+    vec![
+        RESET,
+        CREATE_ROLES,
+        CREATE_DATABASE,
+        COPY_DATABASE,
+        GIVE_COPY,
+        PREPARE_DATABASE,
+        OPEN_DATABASE,
+        PREPARE_OWNER,
+        SEAL_TEMPLATE,
+        COPY_SOURCE,
+        CHECK_COPY,
+    ]
 }
 
 /// Returns the steps that remove one.
@@ -82,6 +110,10 @@ impl<'a> Work<'a> {
         match step.name {
             name if name == CREATE_ROLES.name => self.create_roles().await,
             name if name == CREATE_DATABASE.name => self.create_database().await,
+            name if name == COPY_DATABASE.name => self.copy_database(self.source()?).await,
+            name if name == GIVE_COPY.name => self.give_copy(self.source()?).await,
+            name if name == SEAL_TEMPLATE.name => self.seal_template().await,
+            name if name == RESET.name => self.remove_database().await,
             name if name == PREPARE_DATABASE.name => self.prepare_database().await,
             name if name == OPEN_DATABASE.name => self.open_database().await,
             name if name == PREPARE_OWNER.name => self.prepare_owner().await,
@@ -103,25 +135,49 @@ impl<'a> Work<'a> {
                 self.drop_owned().await?;
                 self.drop_roles().await
             }
-            name if name == CREATE_DATABASE.name => {
-                self.close().await?;
-                self.clear().await?;
-                self.drop_database().await
+            name if name == CREATE_DATABASE.name || name == COPY_DATABASE.name => self.remove_database().await,
+            name if name == RESET.name => {
+                self.remove_database().await?;
+                self.drop_owned().await?;
+                self.drop_roles().await
             }
             name if name == OPEN_DATABASE.name => self.close().await,
             // lies inside the database and goes with it
-            name if name == PREPARE_DATABASE.name || name == PREPARE_OWNER.name => Ok(()),
-            name if name == COPY_SOURCE.name || name == CHECK_COPY.name => Ok(()),
+            name if [PREPARE_DATABASE, PREPARE_OWNER, GIVE_COPY, SEAL_TEMPLATE, COPY_SOURCE, CHECK_COPY]
+                .iter()
+                .any(|s| s.name == name) =>
+            {
+                Ok(())
+            }
             other => Err(EngineError::Unsupported(format!("step `{}` cannot be taken back", other.escape_default()))),
+        }
+    }
+
+    /// Closes and drops the database, whatever is in it.
+    async fn remove_database(&self) -> Result<(), EngineError> {
+        self.close().await?;
+        self.clear().await?;
+        self.drop_database().await
+    }
+
+    /// Returns the names of what the database is a copy of.
+    fn source(&self) -> Result<&'a SandboxNames, EngineError> {
+        match &self.spec.contents {
+            Contents::Copy { names, .. } => Ok(names),
+            Contents::Empty | Contents::Clone(_) => {
+                Err(EngineError::Unsupported("a sandbox that is no copy has no source".to_owned()))
+            }
         }
     }
 
     /// Returns what is to be copied.
     fn job(&self) -> Result<&'a CloneJob, EngineError> {
-        let Contents::Clone(job) = &self.spec.contents else {
-            return Err(EngineError::Unsupported("there is nothing to copy".to_owned()));
-        };
-        Ok(job)
+        match &self.spec.contents {
+            Contents::Clone(job) => Ok(job),
+            Contents::Empty | Contents::Copy { .. } => {
+                Err(EngineError::Unsupported("there is nothing to copy".to_owned()))
+            }
+        }
     }
 
     /// Makes an admin that is no superuser a member of a sandbox role: it could neither give it a database nor

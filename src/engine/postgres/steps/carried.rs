@@ -1,0 +1,148 @@
+//! What belongs to a database and is not inside it: the server leaves it behind when it copies one, so it is set again.
+//!
+//! Settings of the database and of its roles in it, its comment, and what operators' roles may do with it. What PUBLIC
+//! or another sandbox may do with the source, nobody may do with the copy.
+
+use tokio_postgres::Transaction;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::Work;
+use super::reown::Mapping;
+use crate::engine::EngineError;
+use crate::engine::postgres::admin::{ident, literal, refused};
+use crate::model::role_pattern;
+
+/// The parameters whose values are lists of names; quoted as a whole, one would be a single name.
+const NAME_LISTS: [&str; 6] = [
+    "local_preload_libraries",
+    "search_path",
+    "session_preload_libraries",
+    "shared_preload_libraries",
+    "temp_tablespaces",
+    "unix_socket_directories",
+];
+
+/// One setting: of the database, or of a role in it.
+struct Setting {
+    role: Option<String>,
+    name: String,
+    value: String,
+}
+
+impl Work<'_> {
+    /// Sets again on the copy what the source has beside its contents.
+    pub(super) async fn carry_over(&self, inside: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<(), EngineError> {
+        let failed = refused("read the settings of the database", self.profile());
+        let source: (&(dyn ToSql + Sync), Type) = (&mapping.source.database, Type::NAME);
+        let with_roles: [(&(dyn ToSql + Sync), Type); 2] = [source.clone(), (&mapping.oids, Type::OID_ARRAY)];
+        let pattern = role_pattern(&self.server.settings().prefix);
+        let with_pattern = [source.clone(), (&mapping.oids, Type::OID_ARRAY), (&pattern, Type::TEXT)];
+        let alone = [source];
+        let settings = inside.query_typed(
+            "SELECT CASE WHEN s.setrole = 0 THEN NULL ELSE pg_catalog.pg_get_userbyid(s.setrole)::text END, \
+             pg_catalog.split_part(c, '=', 1), pg_catalog.substr(c, pg_catalog.strpos(c, '=') + 1) \
+             FROM pg_catalog.pg_db_role_setting s JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase, \
+             pg_catalog.unnest(s.setconfig) WITH ORDINALITY u (c, n) \
+             WHERE d.datname = $1 AND (s.setrole = 0 OR s.setrole = ANY ($2)) ORDER BY s.setrole, u.n",
+            &with_roles,
+        );
+        let comment = inside.query_typed(
+            "SELECT pg_catalog.shobj_description(oid, 'pg_database') FROM pg_catalog.pg_database WHERE datname = $1",
+            &alone,
+        );
+        let rights = inside.query_typed(
+            "SELECT x.privilege_type, pg_catalog.pg_get_userbyid(x.grantee)::text, x.is_grantable \
+             FROM pg_catalog.pg_database d, pg_catalog.aclexplode(d.datacl) x WHERE d.datname = $1 \
+             AND x.grantee <> 0 AND x.grantee <> d.datdba AND x.grantee <> ALL ($2) \
+             AND pg_catalog.pg_get_userbyid(x.grantee)::text !~ $3 \
+             AND pg_catalog.pg_get_userbyid(x.grantee) <> current_user ORDER BY 2, 1",
+            &with_pattern,
+        );
+        let (settings, comment, rights) = futures_util::try_join!(settings, comment, rights).map_err(&failed)?;
+        let database = ident(&self.spec.names.database);
+        let mut statements: Vec<String> = settings
+            .iter()
+            .map(|row| Setting { role: row.get(0), name: row.get(1), value: row.get(2) }.sql(&database, mapping))
+            .collect();
+        if let Some(comment) = comment.first().and_then(|row| row.get::<_, Option<String>>(0)) {
+            statements.push(format!("COMMENT ON DATABASE {database} IS {}", literal(&comment)));
+        }
+        for row in rights {
+            let (right, role, grantable): (String, String, bool) = (row.get(0), row.get(1), row.get(2));
+            let option = if grantable { " WITH GRANT OPTION" } else { "" };
+            statements.push(format!("GRANT {right} ON DATABASE {database} TO {}{option}", ident(&role)));
+        }
+        if statements.is_empty() {
+            return Ok(());
+        }
+        self.unseen(inside, "set the settings of the database again", &statements.join("; ")).await
+    }
+
+    /// Executes statements that hold a caller's texts: they go as a parameter, so that whoever lists the server's sessions
+    /// reads none of them.
+    async fn unseen(&self, inside: &Transaction<'_>, action: &'static str, sql: &str) -> Result<(), EngineError> {
+        let failed = refused(action, self.profile());
+        inside
+            .query_typed("SELECT pg_catalog.set_config('pgsandbox.carried', $1, true) IS NULL", &[(&sql, Type::TEXT)])
+            .await
+            .map_err(&failed)?;
+        let execute = "DO $do$ BEGIN EXECUTE pg_catalog.current_setting('pgsandbox.carried'); \
+                       PERFORM pg_catalog.set_config('pgsandbox.carried', '', true); END $do$";
+        inside.batch_execute(execute).await.map_err(&failed)
+    }
+}
+
+impl Setting {
+    fn sql(&self, database: &str, mapping: &Mapping<'_>) -> String {
+        let whose = match &self.role {
+            None => format!("ALTER DATABASE {database}"),
+            Some(role) => format!("ALTER ROLE {} IN DATABASE {database}", ident(mapping.role(role))),
+        };
+        let value = if NAME_LISTS.contains(&self.name.as_str()) {
+            let names: Vec<String> = names(&self.value).iter().map(|name| literal(name)).collect();
+            if names.is_empty() { literal("") } else { names.join(", ") }
+        } else if self.name == "role" {
+            literal(mapping.role(&self.value))
+        } else {
+            literal(&self.value)
+        };
+        format!("{whose} SET {} TO {value}", ident(&self.name))
+    }
+}
+
+/// Splits a list of names as the server keeps it: by commas, some of the names in double quotes.
+fn names(list: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut name, mut quoted) = (String::new(), false);
+    let mut chars = list.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                name.push('"');
+                chars.next();
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => names.push(std::mem::take(&mut name)),
+            c if c.is_whitespace() && !quoted => {}
+            c => name.push(c),
+        }
+    }
+    if !name.is_empty() || !names.is_empty() {
+        names.push(name);
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_names_is_split_where_the_server_would() {
+        let split = |list: &str| names(list);
+        assert_eq!(split(r#""$user", public"#), ["$user", "public"]);
+        assert_eq!(split(r#""a, ""b""",c"#), [r#"a, "b""#, "c"]);
+        assert_eq!(split("one"), ["one"]);
+        assert!(split("").is_empty());
+    }
+}

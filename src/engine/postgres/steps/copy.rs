@@ -1,0 +1,258 @@
+//! Copies a database on its own server, with the fastest way the server has.
+//!
+//! A copy is closed to everybody from its first moment, and its roles cannot log in, until it is theirs. The source is
+//! only read; it must have no sessions while it is copied, as the server demands.
+
+use std::time::Duration;
+
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+
+use super::Work;
+use crate::engine::EngineError;
+use crate::engine::postgres::admin::{ident, refused};
+use crate::model::{Code, Failure, SandboxKind, SandboxNames, fault, role_pattern};
+
+/// How long sessions in the source are given to end before it is said that it is in use.
+const SOURCE_WAIT: Duration = Duration::from_secs(2);
+const SOURCE_POLL: Duration = Duration::from_millis(10);
+/// The largest source that is copied through the write-ahead log on a server that waits for its disk: beyond, two
+/// checkpoints cost less than writing everything twice.
+const WAL_LOG_BYTES_MAX: i64 = 256 << 20;
+/// Who is named at most where rights of others are in the way.
+const OTHERS_SHOWN_MAX: i64 = 5;
+
+impl Work<'_> {
+    /// Makes the database as a copy of `source`, and gives the roles their passwords meanwhile.
+    pub(super) async fn copy_database(&self, source: &SandboxNames) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        if self.spec.kind == SandboxKind::Template {
+            return self.make_copy(&session, source).await;
+        }
+        // Only if there is one at once, as for a new database.
+        let Some(beside) = self.server.second_admin_session().await? else {
+            self.make_copy(&session, source).await?;
+            return self.set_passwords(&session).await;
+        };
+        let (made, set) = tokio::join!(self.make_copy(&session, source), self.set_passwords(&beside));
+        made.and(set)
+    }
+
+    async fn make_copy(&self, session: &Client, source: &SandboxNames) -> Result<(), EngineError> {
+        let names = &self.spec.names;
+        if let Some(found) = self.find_database(session).await? {
+            return if found.owner == names.owner_role { Ok(()) } else { Err(self.foreign_owner(&found.owner)) };
+        }
+        self.join(session, &source.owner_role).await?;
+        let strategy = self.strategy(session, source).await?;
+        self.await_unused(session, source).await?;
+        let closed = if self.info.superuser { "CONNECTION LIMIT 0" } else { "ALLOW_CONNECTIONS false" };
+        let sql = format!(
+            "CREATE DATABASE {} OWNER {} TEMPLATE {}{strategy} {closed}",
+            ident(&names.database),
+            ident(&names.owner_role),
+            ident(&source.database)
+        );
+        let made = session.batch_execute(&sql).await;
+        match made.map_err(refused("copy the database", self.profile())) {
+            Err(EngineError::Refused { sqlstate, .. }) if sqlstate == SqlState::OBJECT_IN_USE.code() => {
+                let sessions = self.users(session, source).await?.max(1);
+                Err(in_use(source, sessions))
+            }
+            made => made,
+        }
+    }
+
+    /// Says what keeps `source` from being copied, before anything is begun.
+    pub(in crate::engine::postgres) async fn check_copy(&self, source: &SandboxNames) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        let failed = refused("look at the database to be copied", self.profile());
+        let found = session
+            .query_typed_opt(
+                "SELECT oid FROM pg_catalog.pg_database WHERE datname = $1 AND datconnlimit <> -2",
+                &[(&source.database, Type::NAME)],
+            )
+            .await
+            .map_err(&failed)?;
+        let Some(found) = found else { return Err(source_gone(source)) };
+        let oid: u32 = found.get(0);
+        // Rights of another sandbox would hold on to the copy, and its roles could not be removed without it.
+        let others = session
+            .query(
+                "SELECT DISTINCT r.rolname::text FROM pg_catalog.pg_shdepend s \
+                 JOIN pg_catalog.pg_roles r ON r.oid = s.refobjid \
+                 WHERE s.dbid = $1 AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
+                 AND r.rolname::text ~ $2 AND r.rolname NOT IN ($3::text::name, $4::text::name) ORDER BY 1 LIMIT $5",
+                &[
+                    &oid,
+                    &role_pattern(&self.server.settings().prefix),
+                    &source.owner_role,
+                    &source.readonly_role,
+                    &OTHERS_SHOWN_MAX,
+                ],
+            )
+            .await
+            .map_err(&failed)?;
+        if !others.is_empty() {
+            let named: Vec<String> = others.iter().map(|row| format!("`{}`", row.get::<_, String>(0))).collect();
+            let text = format!(
+                "roles of other sandboxes own or may use objects in `{}`: {}",
+                source.database,
+                named.join(", ")
+            );
+            let failure = Failure::new(Code::InvalidArguments, text)
+                .hint("take their rights away there (`REASSIGN OWNED`, `REVOKE`), then call again");
+            return Err(EngineError::Known(Box::new(failure)));
+        }
+        if !self.info.superuser {
+            self.check_settings(&session, source, oid).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses settings that this admin could not set again on a copy.
+    async fn check_settings(&self, session: &Client, source: &SandboxNames, oid: u32) -> Result<(), EngineError> {
+        let may = if self.info.major >= 15 { "pg_catalog.has_parameter_privilege(p.name, 'SET')" } else { "false" };
+        let sql = format!(
+            "SELECT p.name FROM pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) c \
+             JOIN pg_catalog.pg_settings p ON p.name = pg_catalog.split_part(c, '=', 1) \
+             WHERE s.setdatabase = $1 AND p.context NOT IN ('user', 'backend') AND NOT {may} ORDER BY 1 LIMIT 1"
+        );
+        let row = session
+            .query_opt(&sql, &[&oid])
+            .await
+            .map_err(refused("look at the database's settings", self.profile()))?;
+        let Some(row) = row else { return Ok(()) };
+        let name: String = row.get(0);
+        let text = format!(
+            "database `{}` sets `{name}`, which the admin of profile `{}` may not set on a copy",
+            source.database,
+            self.profile()
+        );
+        let hint = format!("have a superuser run: ALTER DATABASE {} RESET {}", ident(&source.database), ident(&name));
+        Err(EngineError::Known(Box::new(Failure::new(Code::InvalidConfiguration, text).hint(hint))))
+    }
+
+    /// Waits, not for long, until nobody uses the source.
+    pub(in crate::engine::postgres) async fn await_unused(
+        &self,
+        session: &Client,
+        source: &SandboxNames,
+    ) -> Result<(), EngineError> {
+        let until = tokio::time::Instant::now() + fault::within(SOURCE_WAIT);
+        loop {
+            let sessions = self.users(session, source).await?;
+            if sessions == 0 {
+                return Ok(());
+            }
+            if tokio::time::Instant::now() > until {
+                return Err(in_use(source, sessions));
+            }
+            tokio::time::sleep(SOURCE_POLL).await;
+        }
+    }
+
+    /// Counts sessions and prepared transactions in the source; the server ends its own autovacuum there by itself.
+    async fn users(&self, session: &Client, source: &SandboxNames) -> Result<u32, EngineError> {
+        let row = session
+            .query_typed_one(
+                "SELECT (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity \
+                 WHERE datname = $1 AND usename IS NOT NULL) + \
+                 (SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts WHERE database = $1)",
+                &[(&source.database, Type::NAME)],
+            )
+            .await
+            .map_err(refused("count sessions", self.profile()))?;
+        Ok(u32::try_from(row.get::<_, i64>(0)).unwrap_or(u32::MAX))
+    }
+
+    async fn strategy(&self, session: &Client, source: &SandboxNames) -> Result<&'static str, EngineError> {
+        if self.info.major < 15 {
+            return Ok("");
+        }
+        let row = session
+            .query_typed_opt(
+                "SELECT pg_catalog.pg_database_size(oid), pg_catalog.current_setting('fsync') = 'on', \
+                 coalesce(pg_catalog.current_setting('file_copy_method', true) = 'clone', false) \
+                 FROM pg_catalog.pg_database WHERE datname = $1",
+                &[(&source.database, Type::NAME)],
+            )
+            .await
+            .map_err(refused("measure the database", self.profile()))?;
+        let row = row.ok_or_else(|| source_gone(source))?;
+        Ok(fastest(row.get(0), row.get(1), row.get(2)))
+    }
+
+    /// Lets nobody in any more, the admin neither: from here on the template is only copied.
+    pub(super) async fn seal_template(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        self.join(&session, &self.spec.names.owner_role).await?;
+        let database = ident(&self.spec.names.database);
+        let statements = [
+            format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"),
+            format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS false"),
+        ];
+        self.together(&session, "close the template", &statements).await
+    }
+
+    /// Lets the admin into a copy, and nobody else: one that is no superuser has no other way in.
+    pub(super) async fn let_admin_in(&self, session: &Client) -> Result<(), EngineError> {
+        if self.info.superuser {
+            return Ok(());
+        }
+        let database = ident(&self.spec.names.database);
+        self.join(session, &self.spec.names.owner_role).await?;
+        let rights = [
+            format!("GRANT CONNECT ON DATABASE {database} TO CURRENT_USER"),
+            format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"),
+        ];
+        self.together(session, "close the copy to everybody else", &rights).await?;
+        let row = session
+            .query_one(
+                "SELECT pg_catalog.has_database_privilege('public', $1::text, 'CONNECT')",
+                &[&self.spec.names.database],
+            )
+            .await
+            .map_err(refused("look at the copy's rights", self.profile()))?;
+        if row.get(0) {
+            return Err(EngineError::Refused {
+                action: "close the copy to everybody else",
+                sqlstate: SqlState::INSUFFICIENT_PRIVILEGE.code().to_owned(),
+                detail: "its rights are not as they were set; it stays closed".to_owned(),
+            });
+        }
+        let open = format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true");
+        self.execute(session, "let the admin into the copy", &open).await
+    }
+}
+
+/// Returns how the server is told to copy a database of `bytes`: `durable` is one that waits for its disk, `clones` one
+/// that shares files instead of copying them.
+fn fastest(bytes: i64, durable: bool, clones: bool) -> &'static str {
+    if durable && !clones && bytes <= WAL_LOG_BYTES_MAX { " STRATEGY WAL_LOG" } else { " STRATEGY FILE_COPY" }
+}
+
+fn in_use(source: &SandboxNames, sessions: u32) -> EngineError {
+    EngineError::Busy { what: format!("database `{}`", source.database), sessions }
+}
+
+/// Says that what was to be copied is not there.
+fn source_gone(source: &SandboxNames) -> EngineError {
+    let message = format!("database `{}`, which was to be copied, is gone", source.database);
+    EngineError::Known(Box::new(Failure::new(Code::DatabaseNotFound, message)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_is_copied_in_the_way_that_costs_least() {
+        let (log, files) = (" STRATEGY WAL_LOG", " STRATEGY FILE_COPY");
+        assert_eq!(fastest(WAL_LOG_BYTES_MAX, true, false), log);
+        assert_eq!(fastest(WAL_LOG_BYTES_MAX + 1, true, false), files);
+        assert_eq!(fastest(1, false, false), files, "nothing waits for the disk");
+        assert_eq!(fastest(1, true, true), files, "files are shared");
+    }
+}

@@ -1,0 +1,257 @@
+//! Gives a copy to its own roles: everything in it that belonged to the source's, or that they might do.
+//!
+//! One transaction in the copy. `REASSIGN OWNED` and `DROP OWNED` act on shared objects too, on databases first of all:
+//! what they do to the source is undone in the same transaction, so nobody ever sees it, and compared before it commits.
+//! Two that copy one source take turns.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio_postgres::Transaction;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::rights::Rights;
+use super::{Work, is_contention};
+use crate::engine::EngineError;
+use crate::engine::postgres::admin::{AdminSession, ident, refused};
+use crate::model::SandboxNames;
+
+/// How often it is tried against others who change the source's row at the same time.
+const ATTEMPTS_MAX: u32 = 8;
+/// The pause before another try.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Who of the source is who in the copy.
+pub(super) struct Mapping<'a> {
+    pub(super) source: &'a SandboxNames,
+    pub(super) copy: &'a SandboxNames,
+    /// The source's roles: its owner, its reader.
+    pub(super) oids: Vec<u32>,
+}
+
+impl<'a> Mapping<'a> {
+    /// Returns who stands for a role in the copy; a role that is none of the source's stands for itself.
+    pub(super) fn role<'b>(&self, role: &'b str) -> &'b str
+    where
+        'a: 'b,
+    {
+        if role == self.source.owner_role {
+            &self.copy.owner_role
+        } else if role == self.source.readonly_role {
+            &self.copy.readonly_role
+        } else {
+            role
+        }
+    }
+
+    fn pairs(&self) -> [(&'a str, &'a str); 2] {
+        [(&self.source.owner_role, &self.copy.owner_role), (&self.source.readonly_role, &self.copy.readonly_role)]
+    }
+}
+
+/// What is noted of shared objects before anything is changed.
+struct Shared {
+    /// Databases that the source's owner owns: the source.
+    databases: Vec<String>,
+    /// What gives the source's roles their rights on shared objects again.
+    grants: Vec<String>,
+    /// The source's owner and rights.
+    before: Vec<String>,
+}
+
+impl Work<'_> {
+    /// Gives the copy to its roles, with all that the source has beside its contents.
+    pub(super) async fn give_copy(&self, source: &SandboxNames) -> Result<(), EngineError> {
+        let mut turns = self.server.admin_session().await?;
+        // What lets the admin in has to be there for a session of its own.
+        self.let_admin_in(&turns).await?;
+        let turn = turns.transaction().await.map_err(refused("take turns", self.profile()))?;
+        let key = turn_key(source);
+        turn.query_typed("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)])
+            .await
+            .map_err(refused("take turns", self.profile()))?;
+        let mut inside = self.server.session_in(&self.spec.names.database).await?;
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match self.give(&mut inside, source).await {
+                Err(error) if attempt < ATTEMPTS_MAX && is_contention(&error) => tokio::time::sleep(PAUSE).await,
+                given => return given,
+            }
+        }
+    }
+
+    async fn give(&self, inside: &mut AdminSession, source: &SandboxNames) -> Result<(), EngineError> {
+        let failed = refused("give the copy to its roles", self.profile());
+        let mapping = self.mapping(inside, source).await?;
+        for (old, new) in mapping.pairs() {
+            self.join(inside, old).await?;
+            self.join(inside, new).await?;
+        }
+        let transaction = inside.transaction().await.map_err(&failed)?;
+        if self.info.superuser {
+            // Event triggers that an operator has made in the source would run with our rights.
+            let off = "SET LOCAL session_replication_role = replica";
+            transaction.batch_execute(off).await.map_err(&failed)?;
+        }
+        let (schemas, shared) = self.shared(&transaction, &mapping).await?;
+        let (owner, new_owner) = (ident(&source.owner_role), ident(&self.spec.names.owner_role));
+        // Schemas first: whoever is given what is in one needs the right to create there.
+        let mut statements: Vec<String> =
+            schemas.iter().map(|schema| format!("ALTER SCHEMA {schema} OWNER TO {new_owner}")).collect();
+        statements.push(format!("REASSIGN OWNED BY {owner} TO {new_owner}"));
+        statements.extend(shared.databases.iter().map(|name| format!("ALTER DATABASE {name} OWNER TO {owner}")));
+        transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
+        let mut rights = Rights::read(&transaction, &mapping).await.map_err(&failed)?;
+        if self.reader_owns(&transaction, &mapping).await? {
+            let reader = ident(&self.spec.names.readonly_role);
+            let mut statements = rights.on_schemas(&mapping);
+            statements.push(format!("REASSIGN OWNED BY {} TO {reader}", ident(&source.readonly_role)));
+            transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
+            rights = Rights::read(&transaction, &mapping).await.map_err(&failed)?;
+        }
+        let mut statements = rights.statements(&mapping);
+        statements.push(format!("DROP OWNED BY {}", ident(&source.readonly_role)));
+        statements.push(format!("DROP OWNED BY {owner}"));
+        statements.extend(shared.grants);
+        transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
+        self.carry_over(&transaction, &mapping).await?;
+        self.check_given(&transaction, &mapping, &shared.before).await?;
+        transaction.commit().await.map_err(&failed)
+    }
+
+    async fn mapping<'b>(
+        &'b self,
+        inside: &AdminSession,
+        source: &'b SandboxNames,
+    ) -> Result<Mapping<'b>, EngineError> {
+        let mut oids = Vec::new();
+        for role in [&source.owner_role, &source.readonly_role] {
+            let oid = self.role_oid(inside, role).await?;
+            oids.push(oid.ok_or_else(|| EngineError::Refused {
+                action: "give the copy to its roles",
+                sqlstate: SqlState::UNDEFINED_OBJECT.code().to_owned(),
+                detail: format!("role `{role}` of the source is gone"),
+            })?);
+        }
+        Ok(Mapping { source, copy: &self.spec.names, oids })
+    }
+
+    /// Notes the schemas that the source's owner owns here, and what of shared objects is changed on the way.
+    async fn shared(
+        &self,
+        transaction: &Transaction<'_>,
+        mapping: &Mapping<'_>,
+    ) -> Result<(Vec<String>, Shared), EngineError> {
+        let oids: [(&(dyn ToSql + Sync), Type); 1] = [(&mapping.oids, Type::OID_ARRAY)];
+        let schemas = transaction.query_typed(
+            "SELECT pg_catalog.quote_ident(nspname) FROM pg_catalog.pg_namespace WHERE nspowner = ($1::oid[])[1]",
+            &oids,
+        );
+        let databases = transaction.query_typed(
+            "SELECT pg_catalog.quote_ident(datname) FROM pg_catalog.pg_database WHERE datdba = ($1::oid[])[1]",
+            &oids,
+        );
+        let parameters = if self.info.major >= 15 {
+            "UNION ALL SELECT 'PARAMETER', pg_catalog.quote_ident(o.parname), o.paracl, 10::oid FROM d \
+             JOIN pg_catalog.pg_parameter_acl o ON d.classid = 'pg_catalog.pg_parameter_acl'::pg_catalog.regclass \
+             AND o.oid = d.objid "
+        } else {
+            ""
+        };
+        let sql = format!(
+            "WITH d AS (SELECT DISTINCT classid, objid FROM pg_catalog.pg_shdepend WHERE dbid = 0 AND deptype = 'a' \
+             AND refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND refobjid = ANY ($1)), \
+             o (kind, name, acl, owner) AS (SELECT 'DATABASE', pg_catalog.quote_ident(o.datname), o.datacl, o.datdba \
+             FROM d JOIN pg_catalog.pg_database o ON d.classid = 'pg_catalog.pg_database'::pg_catalog.regclass \
+             AND o.oid = d.objid \
+             UNION ALL SELECT 'TABLESPACE', pg_catalog.quote_ident(o.spcname), o.spcacl, o.spcowner FROM d \
+             JOIN pg_catalog.pg_tablespace o ON d.classid = 'pg_catalog.pg_tablespace'::pg_catalog.regclass \
+             AND o.oid = d.objid {parameters}) \
+             SELECT o.kind, o.name, x.privilege_type, pg_catalog.pg_get_userbyid(x.grantee)::text, x.is_grantable \
+             FROM o, pg_catalog.aclexplode(o.acl) x WHERE x.grantee = ANY ($1) AND x.grantee <> o.owner"
+        );
+        let grants = transaction.query_typed(&sql, &oids);
+        let before = self.rights_of_source(transaction, mapping);
+        let failed = refused("note what the source's roles have", self.profile());
+        let (schemas, databases, grants, before) =
+            futures_util::try_join!(schemas, databases, grants, before).map_err(failed)?;
+        let grants = grants.iter().map(|row| {
+            let (kind, name, right): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
+            let option = if row.get(4) { " WITH GRANT OPTION" } else { "" };
+            format!("GRANT {right} ON {kind} {name} TO {}{option}", ident(row.get(3)))
+        });
+        let texts = |rows: &[tokio_postgres::Row]| rows.iter().map(|row| row.get(0)).collect();
+        let shared = Shared { databases: texts(&databases), grants: grants.collect(), before };
+        Ok((texts(&schemas), shared))
+    }
+
+    async fn rights_of_source(
+        &self,
+        transaction: &Transaction<'_>,
+        mapping: &Mapping<'_>,
+    ) -> Result<Vec<String>, tokio_postgres::Error> {
+        let rows = transaction
+            .query_typed(
+                "SELECT 'owner ' || datdba::text FROM pg_catalog.pg_database WHERE datname = $1 \
+                 UNION ALL SELECT a::text FROM pg_catalog.pg_database, pg_catalog.unnest(datacl) a WHERE datname = $1 \
+                 ORDER BY 1",
+                &[(&mapping.source.database, Type::NAME)],
+            )
+            .await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Returns whether the source's reader owns anything here: it does only where its owner has let it create.
+    async fn reader_owns(&self, transaction: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<bool, EngineError> {
+        let row = transaction
+            .query_typed_one(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_shdepend s JOIN pg_catalog.pg_database d ON d.oid = s.dbid \
+                 WHERE d.datname = pg_catalog.current_database() AND s.deptype = 'o' \
+                 AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ($1::oid[])[2])",
+                &[(&mapping.oids, Type::OID_ARRAY)],
+            )
+            .await
+            .map_err(refused("look for what the reader owns", self.profile()))?;
+        Ok(row.get(0))
+    }
+
+    /// Checks that nothing in the copy names the source's roles any more, and that the source is as it was.
+    async fn check_given(
+        &self,
+        transaction: &Transaction<'_>,
+        mapping: &Mapping<'_>,
+        before: &[String],
+    ) -> Result<(), EngineError> {
+        let oids: [(&(dyn ToSql + Sync), Type); 1] = [(&mapping.oids, Type::OID_ARRAY)];
+        let left = transaction.query_typed_one(
+            "SELECT pg_catalog.count(*) FROM pg_catalog.pg_shdepend s JOIN pg_catalog.pg_database d ON d.oid = s.dbid \
+             WHERE d.datname = pg_catalog.current_database() \
+             AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ANY ($1)",
+            &oids,
+        );
+        let after = self.rights_of_source(transaction, mapping);
+        let failed = refused("check what the source's roles have", self.profile());
+        let (left, after) = futures_util::try_join!(left, after).map_err(failed)?;
+        let left: i64 = left.get(0);
+        let detail = if left > 0 {
+            format!("{left} objects of the copy still name the source's roles")
+        } else if after != before {
+            "the source's owner or rights would have changed".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(EngineError::Refused {
+            action: "give the copy to its roles",
+            sqlstate: SqlState::DEPENDENT_OBJECTS_STILL_EXIST.code().to_owned(),
+            detail,
+        })
+    }
+}
+
+/// The key of the lock under which copies of one source take turns.
+fn turn_key(source: &SandboxNames) -> i64 {
+    let digest = Sha256::digest(format!("pgsandbox copy {}", source.database).as_bytes());
+    digest.first_chunk().map_or(0, |bytes| i64::from_be_bytes(*bytes))
+}

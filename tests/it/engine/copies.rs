@@ -1,0 +1,296 @@
+//! Copies on one server: everything in them is their own roles', and the source is as it was.
+
+use pgsandbox::engine::{Contents, Engine, EngineError, SandboxSpec};
+use pgsandbox::model::{CredentialAccess, SandboxKind};
+use tokio_postgres::Client;
+
+use super::{Bench, benches, spec, sqlstate};
+
+/// What an owner may leave in its sandbox; `OWNER` and `READER` are its roles.
+const FURNITURE: &str = r#"
+    CREATE SCHEMA app; CREATE SCHEMA "Odd ""Name";
+    CREATE TYPE app.mood AS ENUM ('glad', 'sad'); CREATE DOMAIN app.positive AS int CHECK (VALUE > 0);
+    CREATE TYPE app.pair AS (a int, b text);
+    CREATE TABLE app.things (id serial PRIMARY KEY, mood app.mood, secret text, n app.positive);
+    INSERT INTO app.things (mood, secret, n) SELECT 'glad', 's' || i, i FROM generate_series(1, 1000) i;
+    CREATE TABLE "Odd ""Name"."Things" ("A b" int GENERATED ALWAYS AS IDENTITY);
+    CREATE TABLE app.parted (at date, v int) PARTITION BY RANGE (at);
+    CREATE TABLE app.parted_1 PARTITION OF app.parted FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
+    CREATE VIEW app.seen AS SELECT id, mood FROM app.things;
+    CREATE MATERIALIZED VIEW app.kept AS SELECT count(*) AS c FROM app.things;
+    CREATE SEQUENCE app.free;
+    CREATE FUNCTION app.double(app.positive) RETURNS int LANGUAGE sql AS 'SELECT $1 * 2';
+    CREATE PROCEDURE app.nothing() LANGUAGE sql AS 'SELECT 1';
+    CREATE AGGREGATE app.total(int) (SFUNC = int4pl, STYPE = int);
+    CREATE OPERATOR app.### (LEFTARG = int, RIGHTARG = int, FUNCTION = int4pl);
+    CREATE COLLATION app.plain (LOCALE = 'C');
+    CREATE TEXT SEARCH CONFIGURATION app.words (COPY = pg_catalog.simple);
+    CREATE STATISTICS app.joint ON id, n FROM app.things;
+    CREATE PUBLICATION news FOR TABLE app.things;
+    CREATE EXTENSION citext SCHEMA app;
+    SELECT lo_create(4242);
+    ALTER TABLE app.things ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY mine ON app.things TO OWNER, READER USING (true);
+    CREATE POLICY all_of_us ON app.things FOR SELECT TO PUBLIC USING (n > 0);
+    GRANT SELECT (id, mood) ON app.things TO READER;
+    GRANT SELECT, UPDATE ON app.parted TO READER WITH GRANT OPTION;
+    GRANT EXECUTE ON FUNCTION app.double(app.positive) TO READER; REVOKE EXECUTE ON PROCEDURE app.nothing() FROM PUBLIC;
+    GRANT EXECUTE ON PROCEDURE app.nothing() TO READER;
+    GRANT USAGE ON TYPE app.mood TO READER; GRANT USAGE ON SEQUENCE app.free TO READER;
+    GRANT SELECT ON LARGE OBJECT 4242 TO READER; GRANT USAGE, CREATE ON SCHEMA app TO READER;
+    ALTER DEFAULT PRIVILEGES IN SCHEMA app GRANT INSERT ON TABLES TO READER;
+    ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
+    ALTER DATABASE SOURCE SET search_path = app, "$user", "Odd ""Name";
+    ALTER DATABASE SOURCE SET app.note = 'it''s "so"';
+    ALTER ROLE OWNER IN DATABASE SOURCE SET work_mem = '8MB';
+    COMMENT ON DATABASE SOURCE IS 'don''t panic'"#;
+
+/// Who owns and may do what in a database, and what is kept of it outside: one line for each fact.
+const FACTS: &str = "
+    SELECT 'class ' || oid::regclass || ' ' || relowner::regrole || ' ' ||
+        array(SELECT a::text FROM unnest(relacl) a ORDER BY 1)::text FROM pg_class WHERE relnamespace <> 99
+    UNION ALL SELECT 'column ' || attrelid::regclass || '.' || attname || ' ' ||
+        array(SELECT a::text FROM unnest(attacl) a ORDER BY 1)::text FROM pg_attribute WHERE attacl IS NOT NULL
+    UNION ALL SELECT 'routine ' || oid::regprocedure || ' ' || proowner::regrole || ' ' ||
+        array(SELECT a::text FROM unnest(proacl) a ORDER BY 1)::text FROM pg_proc
+    UNION ALL SELECT 'type ' || oid::regtype || ' ' || typowner::regrole || ' ' ||
+        array(SELECT a::text FROM unnest(typacl) a ORDER BY 1)::text FROM pg_type
+    UNION ALL SELECT 'schema ' || nspname || ' ' || nspowner::regrole || ' ' ||
+        array(SELECT a::text FROM unnest(nspacl) a ORDER BY 1)::text FROM pg_namespace
+    UNION ALL SELECT 'large object ' || oid || ' ' || lomowner::regrole || ' ' ||
+        array(SELECT a::text FROM unnest(lomacl) a ORDER BY 1)::text FROM pg_largeobject_metadata
+    UNION ALL SELECT 'default ' || defaclrole::regrole || ' ' || defaclnamespace::regnamespace || ' ' || defaclobjtype || ' ' ||
+        array(SELECT a::text FROM unnest(defaclacl) a ORDER BY 1)::text FROM pg_default_acl
+    UNION ALL SELECT 'policy ' || polname || ' ' || array(SELECT coalesce(r::regrole::text, '') FROM unnest(polroles) r ORDER BY 1)::text
+        FROM pg_policy
+    UNION ALL SELECT 'publication ' || pubname || ' ' || pubowner::regrole FROM pg_publication
+    UNION ALL SELECT 'extension ' || extname || ' ' || extowner::regrole FROM pg_extension
+    UNION ALL SELECT 'event trigger ' || evtname || ' ' || evtowner::regrole FROM pg_event_trigger
+    UNION ALL SELECT 'operator ' || oid::regoperator || ' ' || oprowner::regrole FROM pg_operator
+    UNION ALL SELECT 'statistics ' || stxname || ' ' || stxowner::regrole FROM pg_statistic_ext
+    UNION ALL SELECT 'collation ' || collname || ' ' || collowner::regrole FROM pg_collation WHERE collnamespace <> 11
+    UNION ALL SELECT 'words ' || cfgname || ' ' || cfgowner::regrole FROM pg_ts_config
+    UNION ALL SELECT 'database ' || datdba::regrole || ' ' || datallowconn || ' ' || datconnlimit || ' ' ||
+        array(SELECT a::text FROM unnest(datacl) a ORDER BY 1)::text FROM pg_database WHERE datname = current_database()
+    UNION ALL SELECT 'setting ' || setrole::regrole || ' ' || setconfig::text FROM pg_db_role_setting
+        WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+    UNION ALL SELECT 'comment ' || shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = current_database()
+    ORDER BY 1";
+
+/// Returns a copy's specification.
+fn copy_of(source: &SandboxSpec) -> SandboxSpec {
+    SandboxSpec { contents: Contents::Copy { id: source.id, names: source.names.clone() }, ..spec("copy") }
+}
+
+impl Bench {
+    async fn furnish(&self, source: &SandboxSpec) {
+        let names = &source.names;
+        let sql = FURNITURE
+            .replace("OWNER", &names.owner_role)
+            .replace("READER", &names.readonly_role)
+            .replace("SOURCE", &names.database);
+        self.owner(source).await.batch_execute(&sql).await.unwrap();
+        let reader = self.log_in(source, CredentialAccess::ReadOnly).await.unwrap();
+        reader.batch_execute("CREATE TABLE app.of_reader (v int); GRANT SELECT ON app.parted TO PUBLIC").await.unwrap();
+        let admin = self.cluster.superuser(&names.database).await;
+        let by_admin = "CREATE FUNCTION app.on_ddl() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END';
+                        CREATE EVENT TRIGGER watch ON ddl_command_end EXECUTE FUNCTION app.on_ddl()";
+        admin.batch_execute(by_admin).await.unwrap();
+        drop(admin);
+    }
+
+    async fn facts(&self, of: &SandboxSpec) -> Vec<String> {
+        let client = self.cluster.superuser(&of.names.database).await;
+        let facts = client.query(FACTS, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        gone(client).await;
+        facts
+    }
+
+    async fn make(&self, wanted: &SandboxSpec) -> Result<(), EngineError> {
+        for step in self.engine.create_steps(wanted.kind, &wanted.contents) {
+            self.engine.run(step, wanted).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns how much in the database of `of` names a role of `whose`.
+    async fn named(&self, of: &SandboxSpec, whose: &SandboxSpec) -> i64 {
+        let admin = self.cluster.superuser("postgres").await;
+        let sql = "SELECT count(*) FROM pg_shdepend s JOIN pg_database d ON d.oid = s.dbid JOIN pg_roles r ON r.oid = s.refobjid
+                   WHERE s.refclassid = 'pg_authid'::regclass AND d.datname = $1 AND r.rolname IN ($2, $3)";
+        let names = &whose.names;
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&of.names.database, &names.owner_role, &names.readonly_role];
+        admin.query_one(sql, &params).await.unwrap().get(0)
+    }
+}
+
+/// Closes a session and waits until its backend has gone: a copy waits for it as for anybody's.
+async fn gone(client: Client) {
+    drop(client);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_in_a_copy_is_its_own_roles_and_the_source_is_as_it_was() {
+    for bench in benches() {
+        let source = spec("source");
+        bench.create(&source).await;
+        bench.furnish(&source).await;
+        let before = bench.facts(&source).await;
+        let copy = copy_of(&source);
+        bench.engine.check_copy(&source).await.unwrap();
+        bench.make(&copy).await.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
+        assert_eq!(bench.named(&copy, &source).await, 0, "{}", bench.name());
+        assert_eq!(bench.facts(&source).await, before, "{}", bench.name());
+        let expected: Vec<String> = {
+            let mut lines: Vec<String> =
+                before.iter().map(|line| line.replace(&source.names.database, &copy.names.database)).collect();
+            lines.sort();
+            lines
+        };
+        let mut found = bench.facts(&copy).await;
+        found.sort();
+        let missing: Vec<_> = expected.iter().filter(|line| !found.contains(line)).collect();
+        let more: Vec<_> = found.iter().filter(|line| !expected.contains(line)).collect();
+        assert!(missing.is_empty() && more.is_empty(), "{}: missing {missing:#?}, more {more:#?}", bench.name());
+        assert_eq!(bench.failures(&copy).await, Vec::<String>::new(), "{}", bench.name());
+        let owner = bench.owner(&copy).await;
+        owner.batch_execute("INSERT INTO app.things (n) VALUES (5); DROP TABLE app.parted").await.unwrap();
+        let row = owner.query_one("SELECT count(*) FROM app.things", &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 1001);
+        drop(owner);
+        // The old roles have no way in.
+        let password = source.owner_password.expose();
+        let stranger = bench.cluster.connect(&source.names.owner_role, password, &copy.names.database);
+        assert_eq!(sqlstate(stranger.await), "42501", "{}", bench.name());
+        bench.delete(&source).await;
+        bench.nothing_is_left(&source).await;
+        assert_eq!(bench.failures(&copy).await, Vec::<String>::new(), "{}: after the source's end", bench.name());
+        bench.delete(&copy).await;
+        bench.nothing_is_left(&copy).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_template_is_nobodys_to_enter_and_outlives_its_source() {
+    for bench in benches() {
+        let source = spec("source");
+        bench.create(&source).await;
+        bench.furnish(&source).await;
+        let template = SandboxSpec { kind: SandboxKind::Template, ..copy_of(&source) };
+        bench.make(&template).await.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
+        for access in [CredentialAccess::Owner, CredentialAccess::ReadOnly] {
+            let state = sqlstate(bench.log_in(&template, access).await);
+            assert!(["28P01", "28000", "55000"].contains(&state.as_str()), "{}: {state}", bench.name());
+        }
+        bench.delete(&source).await;
+        bench.nothing_is_left(&source).await;
+        let copy = copy_of(&template);
+        bench.make(&copy).await.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
+        assert_eq!(bench.named(&copy, &template).await, 0, "{}", bench.name());
+        let owner = bench.owner(&copy).await;
+        let row = owner.query_one("SELECT count(*) FROM app.things", &[]).await.unwrap();
+        assert_eq!(row.get::<_, i64>(0), 1000);
+        drop(owner);
+        bench.delete(&template).await;
+        bench.nothing_is_left(&template).await;
+        bench.delete(&copy).await;
+        bench.nothing_is_left(&copy).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_in_use_is_not_copied_and_its_users_are_counted() {
+    for bench in benches() {
+        let source = spec("used");
+        bench.create(&source).await;
+        let user = bench.owner(&source).await;
+        let copy = copy_of(&source);
+        let error = bench.make(&copy).await.unwrap_err();
+        assert!(matches!(&error, EngineError::Busy { sessions: 1, .. }), "{}: {error:?}", bench.name());
+        drop(user);
+        bench.engine.await_unused(&source).await.unwrap();
+        bench.make(&copy).await.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
+        bench.delete(&copy).await;
+        bench.delete(&source).await;
+        bench.nothing_is_left(&copy).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_source_is_copied_several_times_at_once() {
+    for bench in benches() {
+        let source = spec("popular");
+        bench.create(&source).await;
+        bench.furnish(&source).await;
+        let before = bench.facts(&source).await;
+        bench.engine.await_unused(&source).await.unwrap();
+        let copies = [copy_of(&source), copy_of(&source), copy_of(&source)];
+        let (a, b, c) = tokio::join!(bench.make(&copies[0]), bench.make(&copies[1]), bench.make(&copies[2]));
+        for made in [a, b, c] {
+            made.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
+        }
+        assert_eq!(bench.facts(&source).await, before, "{}", bench.name());
+        for copy in &copies {
+            assert_eq!(bench.named(copy, &source).await, 0, "{}", bench.name());
+            bench.delete(copy).await;
+        }
+        bench.delete(&source).await;
+        bench.nothing_is_left(&source).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_with_rights_of_another_sandbox_is_refused_before_anything_is_begun() {
+    for bench in benches() {
+        let (source, other) = (spec("lent"), spec("other"));
+        bench.create(&source).await;
+        bench.create(&other).await;
+        let lent = format!("CREATE TABLE t (); GRANT SELECT ON t TO {}", other.names.owner_role);
+        bench.owner(&source).await.batch_execute(&lent).await.unwrap();
+        let EngineError::Known(failure) = bench.engine.check_copy(&source).await.unwrap_err() else { panic!() };
+        assert!(failure.message.contains(&other.names.owner_role), "{failure:?}");
+        bench.delete(&source).await;
+        bench.delete(&other).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_stops_after_any_step_is_taken_back_whole() {
+    for bench in benches() {
+        let source = spec("halves");
+        bench.create(&source).await;
+        bench.furnish(&source).await;
+        let before = bench.facts(&source).await;
+        for kind in [SandboxKind::Sandbox, SandboxKind::Template] {
+            let steps = bench.engine.create_steps(kind, &copy_of(&source).contents);
+            for done in 0..=steps.len() {
+                bench.engine.await_unused(&source).await.unwrap();
+                let copy = SandboxSpec { kind, ..copy_of(&source) };
+                for step in &steps[..done] {
+                    // Each may find its work done.
+                    bench
+                        .engine
+                        .run(*step, &copy)
+                        .await
+                        .unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
+                    bench
+                        .engine
+                        .run(*step, &copy)
+                        .await
+                        .unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
+                }
+                for step in steps[..done].iter().rev() {
+                    bench
+                        .engine
+                        .undo(*step, &copy)
+                        .await
+                        .unwrap_or_else(|e| panic!("{}: {}: {e:?}", bench.name(), step.name));
+                }
+                bench.nothing_is_left(&copy).await;
+            }
+        }
+        assert_eq!(bench.facts(&source).await, before, "{}", bench.name());
+        bench.delete(&source).await;
+    }
+}
