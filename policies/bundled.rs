@@ -16,13 +16,13 @@
     Bundled {
         name: "host-command",
         component: include_bytes!("host-command/host-command.wasm"),
-        sha256: "540de2a311a38a30db91a07cc9e23645368deba3c73250d381b91001f2c6308f",
+        sha256: "8edc07475146be2b56be874abdaf3909daca1a32ca42f0f4ecf842775d772869",
         default_settings: include_str!("host-command/default.json"),
     },
     Bundled {
         name: "ownership",
         component: include_bytes!("ownership/ownership.wasm"),
-        sha256: "ebe51cb99ee52617d258660b32e5a259c2ce71489eb9abcee277658e6d22912a",
+        sha256: "9223262e2a77fee5dac50d55547e1b2eb3833b794de319610bdc1ff625982ed9",
         default_settings: include_str!("ownership/default.json"),
     },
     Bundled {

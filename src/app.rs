@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use self::health::{AuditHealth, PoliciesHealth, TelemetryHealth};
+use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
@@ -217,6 +217,7 @@ impl App {
             // Each request tries anew, and is refused as long as the log cannot be written.
             Err(error) => tracing::error!(%error, "the audit log cannot be used"),
         }
+        let commands = Arc::new(commands(&config));
         let service = Service::new(Parts {
             core: core.clone(),
             reader: Reader::new(READER_CACHE_BYTES),
@@ -225,11 +226,13 @@ impl App {
             consents: Arc::new(NoConsents),
             audit: audit.clone(),
             health: vec![
+                Arc::new(ProgramHealth::new(home.clone())),
                 Arc::new(PoliciesHealth::new(policies.watch())),
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
+                Arc::new(CommandsHealth::new(commands.clone())),
             ],
-            commands: Arc::new(commands(&config)),
+            commands,
         });
         Ok(Self { service, core, config, audit, authority, policies, servers })
     }

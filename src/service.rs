@@ -25,8 +25,8 @@ use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
 use crate::command::Commands;
 use crate::model::{
-    Code, Console, Context, Decision, Failure, Health, Principal, Progress, RequestId, Timestamp, TraceIds, Transport,
-    fault,
+    Code, Console, Context, Decision, Failure, Health, Principal, Progress, RequestId, Tasks, Timestamp, TraceIds,
+    Transport, fault,
 };
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
@@ -54,6 +54,8 @@ pub struct Request {
     pub progress: Arc<dyn Progress>,
     /// Set when the caller cancels.
     pub cancel: CancellationToken,
+    /// The calls of the same connection that go on after they were answered with a handle.
+    pub tasks: Arc<dyn Tasks>,
     /// The caller's place in a trace, as W3C trace context writes it.
     pub traceparent: Option<String>,
     /// The caller's terminal, where a command is to be run for it.
@@ -135,7 +137,7 @@ impl Service {
     }
 
     async fn attempt(self: &Arc<Self>, request: &Request, trail: &Trail) -> Result<Done<Value>, Failure> {
-        let entry = operation::find(&request.operation)?;
+        let entry = operation::find_for(&request.operation, request.method)?;
         let prepared = entry.read(request.input.clone())?;
         let asks = prepared.asks();
         let script = facts::read_sql(&self.reader, &asks)?;
@@ -215,9 +217,10 @@ impl Service {
             script,
             preview: self.clone(),
             health: self.health.clone(),
-            tool_count: OPERATIONS.len(),
+            tool_count: OPERATIONS.iter().filter(|entry| entry.is_tool()).count(),
             commands: self.commands.clone(),
             console: request.console.clone(),
+            tasks: request.tasks.clone(),
         }
     }
 }

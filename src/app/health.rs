@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use crate::audit;
+use crate::command::Commands;
 use crate::model::{Check, CheckStatus, Health, Mode, counted};
 use crate::policy::Holder;
 use crate::telemetry::Telemetry;
@@ -56,6 +57,67 @@ impl Health for PoliciesHealth {
         );
         vec![check("policies.loaded", CheckStatus::Ok, detail, None)]
     }
+}
+
+/// Whether commands of repositories can be confined.
+pub(super) struct CommandsHealth(Arc<Commands>);
+
+impl CommandsHealth {
+    pub(super) fn new(commands: Arc<Commands>) -> Self {
+        Self(commands)
+    }
+}
+
+#[async_trait]
+impl Health for CommandsHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let (status, detail, remedy) = match self.0.confined() {
+            Ok(true) => (CheckStatus::Ok, "commands of repositories are confined by Landlock".to_owned(), None),
+            Ok(false) => {
+                let detail = "commands of repositories run unconfined, as `commands.confinement` allows".to_owned();
+                (CheckStatus::Warn, detail, Some("set `commands.confinement` to `required` to run none here"))
+            }
+            Err(error) => (
+                CheckStatus::Skipped,
+                format!("commands of repositories are refused: {error}"),
+                Some("run on Linux 6.2 or later with Landlock"),
+            ),
+        };
+        vec![check("commands.confined", status, detail, remedy)]
+    }
+}
+
+/// Which program this is, and whether its state has room.
+pub(super) struct ProgramHealth(PathBuf);
+
+/// Below this many free bytes the audit log may soon not be written, and then nothing is done any more.
+const FREE_BYTES_MIN: u64 = 256 << 20;
+
+impl ProgramHealth {
+    pub(super) fn new(home: PathBuf) -> Self {
+        Self(home)
+    }
+}
+
+#[async_trait]
+impl Health for ProgramHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let version = format!("{} {}", env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+        let mut checks = vec![check("program.version", CheckStatus::Ok, version, None)];
+        if let Ok(found) = rustix::fs::statvfs(&self.0) {
+            checks.push(room(&self.0, found.f_bavail.saturating_mul(found.f_frsize)));
+        }
+        checks
+    }
+}
+
+fn room(home: &std::path::Path, free: u64) -> Check {
+    let detail = format!("{} MiB free for `{}`", free >> 20, home.display());
+    if free >= FREE_BYTES_MIN {
+        return check("state.disk", CheckStatus::Ok, detail, None);
+    }
+    let remedy = "free some space: when the audit log cannot be written, every call is refused";
+    check("state.disk", CheckStatus::Warn, detail, Some(remedy))
 }
 
 /// Whether the audit log's chain holds.
@@ -122,5 +184,17 @@ impl Health for TelemetryHealth {
             });
         }
         checks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_is_almost_full_is_told_before_nothing_is_done_any_more() {
+        let status = |free| room(std::path::Path::new("/h"), free).status;
+        assert_eq!(status(FREE_BYTES_MIN), CheckStatus::Ok);
+        assert_eq!(status(FREE_BYTES_MIN - 1), CheckStatus::Warn);
     }
 }

@@ -1,7 +1,8 @@
 //! The command line's grammar; operations' commands are made from the list.
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{EnumValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap_complete::Shell;
 use serde_json::{Map, Value, json};
 
 use crate::operation::schema::JsonObject;
@@ -33,6 +34,23 @@ pub(super) fn command() -> Command {
         )
         .subcommand(super::setup::setup_command())
         .subcommand(super::setup::uninstall_command())
+        .subcommand(
+            Command::new("smoke-test")
+                .about("Starts this program as a client does and plays the main job over MCP; says what went as it must"),
+        )
+        .subcommand(
+            Command::new("completions")
+                .about("Prints what makes a shell complete commands and options")
+                .arg(
+                    Arg::new("shell")
+                        .required(true)
+                        .value_parser(EnumValueParser::<Shell>::new().try_map(|shell| match shell {
+                            Shell::Bash | Shell::Zsh | Shell::Fish => Ok(shell),
+                            _ => Err("`bash`, `zsh` and `fish` are known"),
+                        }))
+                        .help("bash, zsh or fish"),
+                ),
+        )
         .subcommand(local())
         .subcommand(
             Command::new("tool")
@@ -54,7 +72,7 @@ pub(super) fn command() -> Command {
                 .subcommand_required(true)
                 .subcommand(Command::new("rotate").about("Makes a new key and seals every stored password with it")),
         )
-        .subcommands(OPERATIONS.iter().map(operation))
+        .subcommands(OPERATIONS.iter().filter(|entry| entry.is_tool()).map(operation))
         .subcommand(
             // The name of the command in the contract; the operation's own name works, too.
             operation_as("cleanup", find("cleanup_expired")),
@@ -121,23 +139,12 @@ fn audit() -> Command {
         )
 }
 
-/// What an argument takes, for what does not fit. It shows no value: that may be a secret in a wrong place.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Wanted(&'static str);
-
-fn lines(text: &str) -> Result<u64, Wanted> {
-    let number = text.parse().ok().filter(|lines| (1..=TAIL_LINES_MAX).contains(lines));
-    number.ok_or(Wanted("a whole number from 1 to 100000"))
-}
-
 fn with_database() -> Command {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
-    let number = |name: &'static str, help: &'static str| {
-        text(name, "N", help).value_parser(clap::value_parser!(i64)).allow_negative_numbers(true)
-    };
+    let number =
+        |name: &'static str, help: &'static str| text(name, "N", help).value_parser(whole).allow_negative_numbers(true);
     let several =
         |name: &'static str, value: &'static str, help: &'static str| text(name, value, help).action(ArgAction::Append);
     Command::new("with-database")
@@ -170,6 +177,20 @@ fn command_words() -> Arg {
         .num_args(1..)
         .value_name("COMMAND")
         .help("The program and its arguments; no shell reads them")
+}
+
+fn whole(text: &str) -> Result<i64, Wanted> {
+    text.parse().map_err(|_| Wanted("a whole number"))
+}
+
+/// What an argument takes, for what does not fit. It shows no value: that may be a secret in a wrong place.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Wanted(&'static str);
+
+fn lines(text: &str) -> Result<u64, Wanted> {
+    let number = text.parse().ok().filter(|lines| (1..=TAIL_LINES_MAX).contains(lines));
+    number.ok_or(Wanted("a whole number from 1 to 100000"))
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {

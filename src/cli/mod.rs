@@ -6,11 +6,13 @@
 mod arguments;
 mod audit;
 mod local;
+mod main_job;
 mod quickstart;
 pub mod reference;
 mod refused;
 mod render;
 mod setup;
+mod smoke_test;
 mod with_database;
 
 use std::io::Read;
@@ -26,7 +28,7 @@ pub use self::refused::{misread, refused};
 pub use self::render::Format;
 use self::render::{line, say};
 use crate::app::App;
-use crate::model::{Code, Failure, Principal, Progress, Transport, counted};
+use crate::model::{Code, Failure, NoTasks, Principal, Progress, Transport, counted};
 use crate::operation::schema::JsonObject;
 use crate::operation::{Envelope, Toolset, find};
 use crate::service::Request;
@@ -70,7 +72,7 @@ pub fn parse(arguments: &[std::ffi::OsString], interactive: bool) -> Result<Comm
             Ok(matches) => Ok(Command::Other(Box::new(matches))),
             Err(help) => Err(help),
         },
-        Some(("setup" | "uninstall", _)) => Ok(Command::Apart(Box::new(matches))),
+        Some(("setup" | "uninstall" | "smoke-test" | "completions", _)) => Ok(Command::Apart(Box::new(matches))),
         Some(_) => Ok(Command::Other(Box::new(matches))),
     }
 }
@@ -81,9 +83,20 @@ pub fn run_apart(matches: &ArgMatches) -> ExitCode {
     let code = match matches.subcommand() {
         Some(("setup", of)) => setup::setup(of, plain),
         Some(("uninstall", of)) => setup::uninstall(of, plain),
+        Some(("smoke-test", _)) => smoke_test::run(plain),
+        Some(("completions", of)) => completions(of),
         Some(_) | None => ExitCode::FAILURE,
     };
     if render::is_written() { code } else { ExitCode::FAILURE }
+}
+
+/// Prints what makes a shell complete this program's commands and options.
+fn completions(of: &ArgMatches) -> ExitCode {
+    let Some(shell) = of.get_one::<clap_complete::Shell>("shell") else { return ExitCode::FAILURE };
+    let mut script = Vec::new();
+    clap_complete::generate(*shell, &mut arguments::command(), env!("CARGO_PKG_NAME"), &mut script);
+    render::json(String::from_utf8_lossy(&script).trim_end());
+    ExitCode::SUCCESS
 }
 
 /// Returns the toolsets that are asked for, `all` being every one.
@@ -185,6 +198,7 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
         input,
         progress,
         cancel,
+        tasks: Arc::new(NoTasks),
         traceparent: None,
         console: None,
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::main_job::{self, Edge, Step};
 use super::render::{Format, line, say};
 use super::setup::Entry;
 use super::{Said, complain, request};
 use crate::app::App;
 use crate::model::{Silent, Transport};
-use crate::operation::Envelope;
 
 /// Runs `quickstart`.
 pub(super) async fn run(app: &App, install: bool) -> ExitCode {
@@ -25,27 +25,37 @@ pub(super) async fn run(app: &App, install: bool) -> ExitCode {
         Ok(at) => line(&format!("   {at}")),
         Err(failure) => return complain(&failure, Format::Text),
     }
-    match play(app).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(step) => {
-            say(&format!("error: {step}"));
-            ExitCode::FAILURE
+    let mut number = 1;
+    let mut faults = Vec::new();
+    let tell = |step: Step| {
+        number += 1;
+        line(&format!("{number}. {}", step.title));
+        match step.outcome {
+            Ok(said) => said.iter().for_each(|text| line(&format!("   {text}"))),
+            Err(fault) => faults.push(fault),
         }
+    };
+    let is_sound = main_job::play(&mut Through(app), tell).await;
+    faults.iter().for_each(|fault| say(&format!("error: {fault}")));
+    if !is_sound {
+        return ExitCode::FAILURE;
+    }
+    what_is_next();
+    ExitCode::SUCCESS
+}
+
+/// Calls through the service of this process.
+struct Through<'a>(&'a App);
+
+impl Edge for Through<'_> {
+    async fn answer(&mut self, operation: &str, input: Value) -> Result<Value, String> {
+        let Value::Object(input) = input else { return Err("inputs are objects".to_owned()) };
+        let request = request(self.0.principal(Transport::Cli), operation, input, Arc::new(Silent));
+        Ok(self.0.service.call(request).await.to_json())
     }
 }
 
-/// Plays the main job. Fails with the step that did not go as it must.
-async fn play(app: &App) -> Result<(), String> {
-    line("2. A sandbox");
-    let made = call(app, "create_database", json!({"nameHint": "quick start", "ttlMinutes": 15})).await?;
-    let field = |name: &str| made.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let id = field("databaseId");
-    line(&format!("   {}, owned by role {}, until {}", field("databaseName"), field("roleName"), field("expiresAt")));
-    let played = in_sandbox(app, &id).await;
-    line("6. Deletion");
-    let gone = call(app, "delete_database", json!({"databaseId": id, "wait": true})).await?;
-    line(&format!("   state: {}", gone.get("state").and_then(Value::as_str).unwrap_or_default()));
-    played?;
+fn what_is_next() {
     line("");
     line("Paste this into your MCP client's configuration:");
     let entry = Entry::of_this_process();
@@ -54,50 +64,6 @@ async fn play(app: &App) -> Result<(), String> {
     line("");
     let set: String = entry.env.iter().map(|(name, value)| format!("{name}={} ", quoted(value))).collect();
     line(&format!("The cluster keeps running; `{set}{} local stop` stops it.", quoted(&entry.command)));
-    Ok(())
-}
-
-async fn in_sandbox(app: &App, id: &str) -> Result<(), String> {
-    line("3. A migration");
-    let migration = "create table invoice (id bigint generated always as identity primary key, total numeric(10, 2) not null);\n\
-                     insert into invoice (total) select i * 1.25 from generate_series(1, 500) i;";
-    let result = call(app, "run_sql", json!({"databaseId": id, "sql": migration})).await?;
-    let tags = result.get("resultSets").and_then(Value::as_array).into_iter().flatten();
-    let tags: Vec<&str> = tags.filter_map(|set| set.get("commandTag")).filter_map(Value::as_str).collect();
-    line(&format!("   {}", tags.join(", ")));
-
-    line("4. A read, limited to three rows");
-    let read =
-        json!({"databaseId": id, "sql": "select id, total from invoice order by id", "readonly": true, "rowLimit": 3});
-    let result = call(app, "run_sql", read).await?;
-    for row in result.pointer("/resultSets/0/rows").and_then(Value::as_array).into_iter().flatten() {
-        line(&format!("   {row}"));
-    }
-    let truncated = result.get("truncated").and_then(Value::as_bool).unwrap_or(false);
-    line(if truncated { "   … and more, which were not fetched" } else { "   that was all" });
-
-    line("5. A refusal by a policy");
-    let refused = answer(app, "run_sql", json!({"databaseId": id, "sql": "alter system set fsync = off"})).await;
-    let Some(error) = refused.errors.first().filter(|error| error.policy.is_some()) else {
-        return Err("a statement that a policy must refuse was not refused".to_owned());
-    };
-    let policy = error.policy.as_deref().unwrap_or_default();
-    line(&format!("   {} (policy {policy}, code {})", error.message, error.policy_code.as_deref().unwrap_or_default()));
-    Ok(())
-}
-
-async fn answer(app: &App, operation: &str, input: Value) -> Envelope {
-    let Value::Object(input) = input else { unreachable!("inputs are written as objects") };
-    app.service.call(request(app.principal(Transport::Cli), operation, input, Arc::new(Silent))).await
-}
-
-async fn call(app: &App, operation: &str, input: Value) -> Result<Value, String> {
-    let envelope = answer(app, operation, input).await;
-    match (envelope.result, envelope.errors.first()) {
-        (Some(result), _) => Ok(result),
-        (None, Some(error)) => Err(format!("{operation}: {} [{}]", error.message, error.code)),
-        (None, None) => Err(format!("{operation}: no result")),
-    }
 }
 
 fn client_configuration(entry: &Entry) -> String {

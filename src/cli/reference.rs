@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::config::keys;
 use crate::model::{Code, ObligationKind};
-use crate::operation::{Entry, OPERATIONS};
+use crate::operation::{Entry, OPERATIONS, Offered};
 
 /// The policy world, whose comments are the author's reference.
 const WORLD: &str = include_str!("../../wit/policy.wit");
@@ -27,13 +27,17 @@ pub fn pages() -> Vec<(&'static str, String)> {
 
 fn operations() -> String {
     let mut page = format!(
-        "{GENERATED}# Operations\n\nEvery operation is an MCP tool and a command of the same name with `-` for `_`. Clients are shown the tools of the toolset `core`; `pgsandbox mcp --toolsets core,schema` shows more, `all` shows all. Unknown arguments are refused.\n\
+        "{GENERATED}# Operations\n\nEvery operation is an MCP tool and a command of the same name with `-` for `_`. Clients are shown the tools of the toolset `core`; `pgsandbox mcp --toolsets core,schema` shows more, `all` shows all. What is offered by another method of MCP alone says so at its head. Unknown arguments are refused.\n\
          The result stands in the envelope's `result`.\n"
     );
     for entry in &OPERATIONS {
         let spec = entry.spec;
         let (impact, toolset) = (spec.impact.as_str(), spec.toolset.as_str());
-        let _ = write!(page, "\n## {}\n\n{}\n\nImpact: {impact}. Toolset: {toolset}.\n\n", spec.name, spec.help);
+        let offered = match entry.offered {
+            Offered::Tool => format!("Toolset: {toolset}."),
+            Offered::Method(method) => format!("Offered by `{method}` alone."),
+        };
+        let _ = write!(page, "\n## {}\n\n{}\n\nImpact: {impact}. {offered}\n\n", spec.name, spec.help);
         table(&mut page, "argument", entry.input_schema());
         page.push('\n');
         if let Some(Value::Object(result)) = entry.output_schema().get("properties").and_then(|p| p.get("result")) {

@@ -84,6 +84,40 @@ pub(super) fn available() -> Result<(), String> {
     Err("this system has no Landlock".to_owned())
 }
 
+/// Takes from the calling thread, for good, what no command needs: gaining rights by a program's mode, and of root's
+/// rights all but those over files and its own processes. Some of the others look past Landlock: who may watch
+/// performance may read any process's environment.
+///
+/// # Errors
+/// Fails if the system does not do it.
+pub(super) fn give_up_rights() -> Result<(), String> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+        const KEPT: CapabilitySet = CapabilitySet::CHOWN
+            .union(CapabilitySet::DAC_OVERRIDE)
+            .union(CapabilitySet::FOWNER)
+            .union(CapabilitySet::FSETID)
+            .union(CapabilitySet::KILL)
+            .union(CapabilitySet::SETGID)
+            .union(CapabilitySet::SETUID)
+            .union(CapabilitySet::NET_BIND_SERVICE);
+        let given_up = set_no_new_privs(true).and_then(|()| {
+            let CapabilitySets { effective, permitted, inheritable } = capabilities(None)?;
+            let kept = |set: CapabilitySet| set.intersection(KEPT);
+            let sets = CapabilitySets {
+                effective: kept(effective),
+                permitted: kept(permitted),
+                inheritable: kept(inheritable),
+            };
+            set_capabilities(None, sets)
+        });
+        given_up.map_err(|error| error.to_string())
+    }
+    #[cfg(not(target_os = "linux"))]
+    Ok(())
+}
+
 /// Confines the calling thread, for good.
 ///
 /// # Errors

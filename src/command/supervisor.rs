@@ -106,12 +106,9 @@ fn start(order: &Order, passed: Option<OwnedFd>) -> Result<Child, Ending> {
     };
     thread::scope(|scope| {
         let started = scope.spawn(|| {
-            match &order.rules {
-                Some(rules) => confine::restrict(rules).map_err(Ending::Unconfined)?,
-                #[cfg(target_os = "linux")]
-                None => rustix::thread::set_no_new_privs(true).map_err(|error| Ending::Failed(error.to_string()))?,
-                #[cfg(not(target_os = "linux"))]
-                None => {}
+            confine::give_up_rights().map_err(Ending::Failed)?;
+            if let Some(rules) = &order.rules {
+                confine::restrict(rules).map_err(Ending::Unconfined)?;
             }
             command.spawn().map_err(failed)
         });

@@ -2,21 +2,34 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rmcp::ErrorData;
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest, CustomResult, ErrorCode,
-    Implementation, ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, CompleteRequestParams, CompleteResult,
+    CompletionInfo, ContentBlock, CreateTaskResult, CustomRequest, CustomResult, DetailedTask, ErrorCode,
+    GetPromptRequestParams, GetPromptResponse, GetPromptResult, GetTaskParams, GetTaskResult, Implementation,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    PromptMessage, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult, Reference,
+    ResultType, Role, ServerCapabilities, ServerConfig, Task, TaskStatus,
 };
 use rmcp::service::{RequestContext, RoleServer};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
+use super::answers::{self, object};
 use super::progress::PeerProgress;
+use super::tasks::Board;
 use super::tools::tools;
-use crate::model::{Principal, Progress, Silent};
-use crate::operation::{Envelope, Toolset, find};
+use crate::model::{self, Principal, Progress, Silent, Timestamp, fault};
+use crate::operation::page::{self, PAGE_MAX};
+use crate::operation::schema::JsonObject;
+use crate::operation::{Envelope, Toolset, find_for};
 use crate::service::{Request, Service};
+
+/// How long a call may take before a client that knows tasks is given one.
+const TASK_AFTER: Duration = Duration::from_secs(2);
 
 /// What an agent is told when it connects.
 const INSTRUCTIONS: &str = "\
@@ -54,15 +67,23 @@ pub struct Handler {
     principal: Principal,
     toolsets: Arc<[Toolset]>,
     rows_in: RowsIn,
+    tasks: Board,
 }
 
 impl Handler {
     /// Makes a server for `principal`, who is the same for the whole connection.
     pub fn new(service: Arc<Service>, principal: Principal, toolsets: &[Toolset], rows_in: RowsIn) -> Self {
-        Self { service, principal, toolsets: toolsets.into(), rows_in }
+        Self { service, principal, toolsets: toolsets.into(), rows_in, tasks: Board::default() }
     }
 
-    fn request(&self, call: CallToolRequestParams, context: &RequestContext<RoleServer>) -> Request {
+    /// Builds the request of a method for an operation.
+    fn request(
+        &self,
+        method: &'static str,
+        operation: &str,
+        input: JsonObject,
+        context: &RequestContext<RoleServer>,
+    ) -> Request {
         let progress: Arc<dyn Progress> = match context.meta.get_progress_token() {
             Some(token) => Arc::new(PeerProgress::new(context.peer.clone(), token)),
             None => Arc::new(Silent),
@@ -70,33 +91,192 @@ impl Handler {
         let client = context.client_info().map(|info| info.name).unwrap_or_default();
         let client = client.chars().filter(|c| !c.is_control()).take(128).collect();
         Request {
-            method: "tools/call",
+            method,
             principal: Principal { client, ..self.principal.clone() },
-            operation: call.name.into_owned(),
-            input: call.arguments.unwrap_or_default(),
+            operation: operation.to_owned(),
+            input,
             progress,
             cancel: context.ct.clone(),
+            tasks: Arc::new(self.tasks.clone()),
             traceparent: context.meta.get("traceparent").and_then(Value::as_str).map(str::to_owned),
             console: None,
         }
     }
+
+    /// Asks for the operation of a method, like any tool call.
+    async fn ask(
+        &self,
+        method: &'static str,
+        operation: &str,
+        input: Value,
+        context: &RequestContext<RoleServer>,
+    ) -> Envelope {
+        self.service.call(self.request(method, operation, object(input), context)).await
+    }
+
+    /// Makes a call; one that takes long is answered with a task, and goes on.
+    async fn call_as_task(
+        &self,
+        request: Request,
+        structured: bool,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let cancel = CancellationToken::new();
+        let owner = request.principal.owner.clone();
+        let (service, rows_in) = (self.service.clone(), self.rows_in);
+        let request = Request { cancel: cancel.clone(), ..request };
+        let mut work = tokio::spawn(async move { service.call(request).await });
+        let done = move |done: Result<Envelope, _>| {
+            let envelope = done.map_err(|_| ErrorData::internal_error("the call broke off", None))?;
+            Ok(render(&envelope, structured, rows_in))
+        };
+        let board = self.tasks.clone();
+        tokio::select! {
+            ended = &mut work => return done(ended).map(Into::into),
+            () = context.ct.cancelled() => {}
+            () = tokio::time::sleep(fault::within(TASK_AFTER)) => {
+                if let Some(task) = board.begin(&owner, cancel.clone(), Timestamp::now()) {
+                    let handle = described(&task);
+                    tokio::spawn(async move {
+                        let result = match done(work.await) {
+                            Ok(result) => serde_json::to_string(&result).unwrap_or_default(),
+                            Err(_) => "{}".to_owned(),
+                        };
+                        board.end(&task.id, result, Timestamp::now());
+                    });
+                    return Ok(CallToolResponse::Task(CreateTaskResult::new(handle)));
+                }
+                tokio::select! {
+                    ended = &mut work => return done(ended).map(Into::into),
+                    () = context.ct.cancelled() => {}
+                }
+            }
+        }
+        cancel.cancel();
+        done(work.await).map(Into::into)
+    }
+}
+
+/// Describes a task as the protocol does.
+fn described(task: &model::Task) -> Task {
+    let status = match task.status {
+        model::TaskStatus::Working => TaskStatus::Working,
+        model::TaskStatus::Completed => TaskStatus::Completed,
+        model::TaskStatus::Cancelled => TaskStatus::Cancelled,
+    };
+    Task::new(task.id.clone(), status, task.created_at.to_string(), task.updated_at.to_string())
+        .with_ttl_ms(task.ttl_ms)
+        .with_poll_interval_ms(task.poll_interval_ms)
 }
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
         let implementation =
             Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION")).with_title("PostgreSQL sandboxes");
-        ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_server_info(implementation)
-            .with_instructions(INSTRUCTIONS)
+        ServerConfig::new(capabilities()).with_server_info(implementation).with_instructions(INSTRUCTIONS)
     }
 
     async fn list_tools(
         &self,
-        _request: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools(&self.toolsets)))
+        let cursor = request.and_then(|request| request.cursor);
+        let (tools, next) = page::of(tools(&self.toolsets), cursor.as_deref(), PAGE_MAX)
+            .map_err(|failure| ErrorData::invalid_params(failure.message, None))?;
+        Ok(ListToolsResult { next_cursor: next, ..ListToolsResult::with_all_items(tools) })
+    }
+
+    async fn list_prompts(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        let input = json!({"cursor": request.and_then(|request| request.cursor)});
+        let envelope = self.ask("prompts/list", "list_prompts", input, &context).await;
+        Ok(ListPromptsResult { result_type: Some(ResultType::COMPLETE), ..answers::result(&envelope)? })
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        let input = json!({"name": request.name, "arguments": request.arguments});
+        let envelope = self.ask("prompts/get", "get_prompt", input, &context).await;
+        let filled: Value = answers::result(&envelope)?;
+        let field = |name: &str| filled.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let message = PromptMessage::new_text(Role::User, field("text"));
+        Ok(GetPromptResult::new(vec![message]).with_description(field("description")).into())
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let input = json!({"cursor": request.and_then(|request| request.cursor)});
+        let envelope = self.ask("resources/list", "list_resources", input, &context).await;
+        Ok(ListResourcesResult { result_type: Some(ResultType::COMPLETE), ..answers::result(&envelope)? })
+    }
+
+    async fn list_resource_templates(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        let input = json!({"cursor": request.and_then(|request| request.cursor)});
+        let envelope = self.ask("resources/templates/list", "list_resource_templates", input, &context).await;
+        Ok(ListResourceTemplatesResult { result_type: Some(ResultType::COMPLETE), ..answers::result(&envelope)? })
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let envelope = self.ask("resources/read", "read_resource", json!({"uri": request.uri}), &context).await;
+        if !envelope.ok {
+            return Err(answers::error(&envelope, ErrorCode::RESOURCE_NOT_FOUND));
+        }
+        let result: ReadResourceResult = answers::result(&envelope)?;
+        Ok(ReadResourceResult::new(result.contents).into())
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        let (prompt, template) = match request.r#ref {
+            Reference::Prompt(prompt) => (Some(prompt.name), None),
+            Reference::Resource(resource) => (None, Some(resource.uri)),
+            _ => return Err(ErrorData::invalid_params("`ref` is neither a prompt nor a resource template", None)),
+        };
+        let (name, value) = (request.argument.name, request.argument.value);
+        let input = json!({"prompt": prompt, "uriTemplate": template, "argument": name, "value": value});
+        let envelope = self.ask("completion/complete", "complete", input, &context).await;
+        let completion: CompletionInfo = answers::result(&envelope)?;
+        Ok(CompleteResult::new(completion))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        let envelope = self.ask("tasks/get", "get_task", json!({"taskId": request.task_id}), &context).await;
+        let task: DetailedTask = answers::result(&envelope)?;
+        Ok(GetTaskResult::new(task))
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let envelope = self.ask("tasks/cancel", "cancel_task", json!({"taskId": request.task_id}), &context).await;
+        answers::result::<Value>(&envelope).map(|_| ())
     }
 
     async fn call_tool(
@@ -106,8 +286,12 @@ impl ServerHandler for Handler {
     ) -> Result<CallToolResponse, ErrorData> {
         let structured =
             context.protocol_version().is_some_and(|v| v.as_str() >= ProtocolVersion::V_2025_06_18.as_str());
-        let unknown = find(&call.name).is_err();
-        let envelope = self.service.call(self.request(call, &context)).await;
+        let unknown = find_for(&call.name, "tools/call").is_err();
+        let request = self.request("tools/call", &call.name, call.arguments.unwrap_or_default(), &context);
+        if !unknown && context.client_capabilities().is_some_and(|client| client.supports_tasks()) {
+            return self.call_as_task(request, structured, &context).await;
+        }
+        let envelope = self.service.call(request).await;
         if unknown {
             return Err(ErrorData::invalid_params(envelope.summary.clone(), Some(envelope.to_json())));
         }
@@ -120,14 +304,21 @@ impl ServerHandler for Handler {
         request: CustomRequest,
         _context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        Err(match request.method.as_str() {
-            "tools/call" => {
-                ErrorData::invalid_params("`params` takes `name`, a string, and `arguments`, an object", None)
-            }
-            "tools/list" => ErrorData::invalid_params("`params` takes `cursor`, a string", None),
-            _ => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "there is no such method", None),
+        Err(match answers::params_of(&request.method) {
+            Some(params) => ErrorData::invalid_params(params, None),
+            None => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "there is no such method", None),
         })
     }
+}
+
+fn capabilities() -> ServerCapabilities {
+    ServerCapabilities::builder()
+        .enable_completions()
+        .enable_prompts()
+        .enable_resources()
+        .enable_tools()
+        .enable_tasks()
+        .build()
 }
 
 /// Renders an envelope so that row data travels once.

@@ -11,7 +11,7 @@ use crate::operation::{Entry, OPERATIONS, Toolset};
 
 /// Returns the tools of the given toolsets.
 pub(super) fn tools(toolsets: &[Toolset]) -> Vec<Tool> {
-    OPERATIONS.iter().filter(|entry| toolsets.contains(&entry.spec.toolset)).map(tool).collect()
+    OPERATIONS.iter().filter(|entry| entry.is_tool() && toolsets.contains(&entry.spec.toolset)).map(tool).collect()
 }
 
 /// Returns the default tools as `tools/list` gives them, for the contract's snapshot.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use async_trait::async_trait;
 
-use super::{Balance, Decision, Failure, Obligations, Principal};
+use super::{Balance, Decision, Failure, Obligations, Principal, Timestamp};
 
 /// Takes news of long work. Implementations must not block.
 pub trait Progress: Send + Sync {
@@ -111,4 +111,68 @@ pub struct Previewed {
     pub refusal: Option<Failure>,
     /// What would be refused of the call while the rest is done.
     pub warnings: Vec<String>,
+}
+
+/// A call that goes on after it was answered with a handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// The handle.
+    pub id: String,
+    /// How it stands.
+    pub status: TaskStatus,
+    /// When it was begun.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// How long after its begin it may be forgotten, in milliseconds.
+    pub ttl_ms: u64,
+    /// How long to wait before asking again, in milliseconds.
+    pub poll_interval_ms: u64,
+    /// What the call would have answered, in JSON; only once it is completed.
+    pub result: Option<String>,
+}
+
+/// How a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskStatus {
+    /// It goes on.
+    Working,
+    /// It has ended, in whichever way its result says.
+    Completed,
+    /// It was cancelled, and has ended.
+    Cancelled,
+}
+
+impl TaskStatus {
+    /// Returns the protocol's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The tasks of one connection. One that is another owner's is not there.
+pub trait Tasks: Send + Sync {
+    /// Returns how one of `owner`'s tasks stands.
+    fn look(&self, owner: &str, id: &str) -> Option<Task>;
+
+    /// Tells one of `owner`'s tasks to end. Returns whether it is there.
+    fn cancel(&self, owner: &str, id: &str) -> bool;
+}
+
+/// An edge that has no tasks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTasks;
+
+impl Tasks for NoTasks {
+    fn look(&self, _owner: &str, _id: &str) -> Option<Task> {
+        None
+    }
+
+    fn cancel(&self, _owner: &str, _id: &str) -> bool {
+        false
+    }
 }

@@ -23,7 +23,7 @@ pub(super) struct CreateSchemaSnapshot {
     part: SchemaPart,
     /// Its name: 1 to 80 letters, digits, `_`, `.` or `-`. One that is there is not replaced.
     snapshot_name: String,
-    /// What to remember about it, up to 2000 bytes.
+    /// What to remember about it, up to 1000 bytes.
     notes: Option<String>,
 }
 

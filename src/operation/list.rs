@@ -17,10 +17,24 @@ use crate::sql::Script;
 
 type ReadArguments = fn(&Entry, JsonObject) -> Result<Box<dyn Prepared>, Failure>;
 
+/// Where an operation is offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// As a tool, and as a command.
+    Tool,
+    /// As what a method of MCP asks for, and nowhere else.
+    Method(&'static str),
+}
+
+/// The methods by which tools are called: MCP's own, and the command line.
+const TOOL_METHODS: [&str; 2] = ["tools/call", "cli"];
+
 /// An operation without its types.
 pub struct Entry {
     /// What is fixed about it.
     pub spec: &'static Spec,
+    /// Where it is offered.
+    pub offered: Offered,
     input: OnceLock<JsonObject>,
     output: OnceLock<JsonObject>,
     make_input: fn() -> JsonObject,
@@ -76,7 +90,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 34] = [
+pub static OPERATIONS: [Entry; 42] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
@@ -111,7 +125,23 @@ pub static OPERATIONS: [Entry; 34] = [
     Entry::of::<super::list_approvals::ListApprovals>(),
     Entry::of::<super::approve::Approve>(),
     Entry::of::<super::doctor::Doctor>(),
+    Entry::of_method::<super::list_prompts::ListPrompts>("prompts/list"),
+    Entry::of_method::<super::get_prompt::GetPrompt>("prompts/get"),
+    Entry::of_method::<super::list_resources::ListResources>("resources/list"),
+    Entry::of_method::<super::list_resource_templates::ListResourceTemplates>("resources/templates/list"),
+    Entry::of_method::<super::read_resource::ReadResource>("resources/read"),
+    Entry::of_method::<super::complete::Complete>("completion/complete"),
+    Entry::of_method::<super::get_task::GetTask>("tasks/get"),
+    Entry::of_method::<super::cancel_task::CancelTask>("tasks/cancel"),
 ];
+
+/// Returns the operation that a method asks for by that name.
+///
+/// # Errors
+/// `unknown_operation`, also for one that the method does not offer.
+pub fn find_for(name: &str, method: &str) -> Result<&'static Entry, Failure> {
+    find(name).and_then(|entry| if entry.is_offered_by(method) { Ok(entry) } else { Err(unknown(name)) })
+}
 
 /// Returns the operation of that name.
 ///
@@ -121,19 +151,32 @@ pub fn find(name: &str) -> Result<&'static Entry, Failure> {
     if let Some(entry) = OPERATIONS.iter().find(|entry| entry.spec.name == name) {
         return Ok(entry);
     }
-    let known = || OPERATIONS.iter().map(|entry| entry.spec.name);
+    Err(unknown(name))
+}
+
+fn unknown(name: &str) -> Failure {
+    let known = || OPERATIONS.iter().filter(|entry| entry.is_tool()).map(|entry| entry.spec.name);
     let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
     let failure = Failure::new(Code::UnknownOperation, format!("there is no operation `{shown}`")).allowed(known());
-    Err(match arguments::nearest(name, known()) {
+    match arguments::nearest(name, known()) {
         Some(nearest) => failure.hint(format!("the nearest known one is `{nearest}`")),
         None => failure,
-    })
+    }
 }
 
 impl Entry {
     const fn of<T: Operation>() -> Self {
+        Self::offered::<T>(Offered::Tool)
+    }
+
+    const fn of_method<T: Operation>(method: &'static str) -> Self {
+        Self::offered::<T>(Offered::Method(method))
+    }
+
+    const fn offered<T: Operation>(offered: Offered) -> Self {
         Self {
             spec: &T::SPEC,
+            offered,
             input: OnceLock::new(),
             output: OnceLock::new(),
             make_input: object_schema::<T>,
@@ -143,6 +186,18 @@ impl Entry {
                 input.check()?;
                 Ok(Box::new(Request(input)))
             },
+        }
+    }
+
+    /// Returns whether it is a tool and a command.
+    pub fn is_tool(&self) -> bool {
+        self.offered == Offered::Tool
+    }
+
+    fn is_offered_by(&self, method: &str) -> bool {
+        match self.offered {
+            Offered::Tool => TOOL_METHODS.contains(&method),
+            Offered::Method(of) => of == method,
         }
     }
 

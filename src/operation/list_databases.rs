@@ -103,7 +103,7 @@ pub(super) struct Listed {
 }
 
 impl Listed {
-    fn new(sandbox: &Sandbox) -> Self {
+    pub(super) fn new(sandbox: &Sandbox) -> Self {
         let expired = sandbox.expired();
         Self {
             database_id: sandbox.id.to_string(),

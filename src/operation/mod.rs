@@ -9,6 +9,9 @@ mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
+pub mod page;
+pub mod prompt;
+mod resources;
 pub mod schema;
 mod schema_entries;
 mod schema_part;
@@ -17,8 +20,10 @@ mod snapshot_facts;
 mod spec;
 
 mod approve;
+mod cancel_task;
 mod cleanup_expired;
 mod clone_database;
+mod complete;
 mod create_database;
 mod create_sandbox_from_template;
 mod create_schema_snapshot;
@@ -35,14 +40,20 @@ mod explain_query;
 mod extend_database;
 mod fork_database;
 mod get_connection_string;
+mod get_prompt;
+mod get_task;
 mod list_approvals;
 mod list_databases;
 mod list_extensions;
 mod list_profiles;
+mod list_prompts;
+mod list_resource_templates;
+mod list_resources;
 mod list_schema_snapshots;
 mod list_templates;
 mod prepare_for_repo;
 mod query_plan;
+mod read_resource;
 mod repo_command;
 mod reset_database;
 mod run_repo_command;
@@ -64,12 +75,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
 use crate::command::Commands;
-use crate::model::{Console, Failure, Health, Preview, Progress, Requested};
+use crate::model::{Console, Failure, Health, Preview, Progress, Requested, Tasks};
 use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
 pub use envelope::{Done, Envelope};
-pub use list::{Entry, OPERATIONS, Passed, Prepared, Ready, find};
+pub use list::{Entry, OPERATIONS, Offered, Passed, Prepared, Ready, find, find_for};
 pub use spec::{Spec, Toolset};
 
 /// One thing that can be asked. The implementing type is its input.
@@ -173,4 +184,6 @@ pub struct Call {
     pub commands: Arc<Commands>,
     /// The terminal of whom a command is run for, if there is one.
     pub console: Option<Arc<dyn Console>>,
+    /// The calls of this connection that go on after they were answered with a handle.
+    pub tasks: Arc<dyn Tasks>,
 }

@@ -79,9 +79,9 @@ impl SchemaDiff {
     }
 
     fn told(with: &str, before_checksum: String, after_checksum: String, told: Told, described: bool) -> (Self, Told) {
-        let Told { counts, changes, count, truncated } = told;
+        let Told { counts, changes, count, told, truncated } = told;
         let changed = before_checksum != after_checksum;
-        let rest = Told { counts: BTreeMap::new(), changes: Vec::new(), count, truncated };
+        let rest = Told { counts: BTreeMap::new(), changes: Vec::new(), count, told, truncated };
         let diff = Self {
             compared_with: with.to_owned(),
             before_checksum,

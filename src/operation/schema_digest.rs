@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(sent(&digest("t"), 200), (200, false));
         assert_eq!(sent(&digest("t"), 0), (0, false));
         let long = "x".repeat(50);
-        let fits = FINGERPRINT_BYTES_MAX / (long.len() + 24);
-        assert!(sent(&digest(&long), 5000).0.abs_diff(fits) < 100);
+        let fits = FINGERPRINT_BYTES_MAX / (long.len() + 22);
+        assert!(sent(&digest(&long), 5000).0.abs_diff(fits) < 10);
         let of = |limit: u64| DigestSchema {
             database: Default::default(),
             part: Default::default(),

@@ -133,6 +133,8 @@ pub(super) struct Told {
     pub(super) changes: Vec<ToldChange>,
     /// How many there are in all.
     pub(super) count: usize,
+    /// How many are told.
+    pub(super) told: usize,
     /// Whether some are not told.
     pub(super) truncated: bool,
 }
@@ -157,7 +159,7 @@ impl Told {
             }
             told.push(change);
         }
-        Self { counts, truncated: told.len() < changes.len(), count: changes.len(), changes: told }
+        Self { counts, truncated: told.len() < changes.len(), count: changes.len(), told: told.len(), changes: told }
     }
 
     /// Says in one line how much differs from what.
@@ -165,7 +167,7 @@ impl Told {
         if self.count == 0 {
             return format!("nothing differs from {from}");
         }
-        let more = if self.truncated { format!(", {} told", self.changes.len()) } else { String::new() };
+        let more = if self.truncated { format!(", {} told", self.told) } else { String::new() };
         format!("{} from {from}{more}", counted(self.count, "difference", "differences"))
     }
 }
@@ -255,7 +257,7 @@ mod tests {
         let changes: Vec<Change> = (0..10).map(|n| change(n, "x")).collect();
         for (limit, told, truncated) in [(9, 9, true), (10, 10, false), (11, 10, false)] {
             let it = Told::new(&changes, limit);
-            assert_eq!((it.changes.len(), it.count, it.truncated), (told, 10, truncated), "{limit}");
+            assert_eq!((it.changes.len(), it.told, it.count, it.truncated), (told, told, 10, truncated), "{limit}");
         }
         assert_eq!(change_limit(Some(Whole::from(CHANGES_MAX))).ok(), usize::try_from(CHANGES_MAX).ok());
         for asked in [0, CHANGES_MAX + 1] {

@@ -20,8 +20,8 @@ use crate::store::Find;
 
 /// How long a call waits before it tries a crowded server again, the first and the later times: a closed session's
 /// backend needs some milliseconds to go.
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(10);
+pub(super) const PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// A turn that took longer to come was waited for.
 const WAITED: Duration = Duration::from_millis(50);

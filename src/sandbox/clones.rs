@@ -159,8 +159,10 @@ impl Steps {
         let (done, total) = (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
         let now = done.saturating_mul(PARTS).saturating_add(part.min(PARTS));
         // Whoever listens is promised that it only grows.
-        let before = self.last.fetch_max(now.saturating_add(1), Ordering::Relaxed);
-        self.to.report(now.max(before), total.saturating_mul(PARTS).max(now.max(before)), message);
+        let next = |last: u32| Some(now.max(last).saturating_add(1));
+        let before = self.last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
+        let told = now.max(before);
+        self.to.report(told, total.saturating_mul(PARTS).max(told), message);
     }
 }
 

@@ -9,6 +9,7 @@ mod access;
 mod approvals;
 pub mod bounds;
 mod bytes;
+mod checks;
 mod clock;
 mod clones;
 mod copies;

@@ -354,6 +354,8 @@ impl Core {
                         checks.push(Self::consistency(profile).await);
                         checks.push(self.usable(profile).await);
                         checks.push(Self::clocks_agree(profile).await);
+                        checks.push(super::checks::expired(profile).await);
+                        checks.push(super::checks::drift(profile).await);
                     }
                     // Nothing was made on this server yet, or it is an earlier program's: the first use sees to it.
                     Ok(false) => {}
@@ -523,7 +525,7 @@ fn joined(found: &[String]) -> String {
     }
 }
 
-fn failed(name: &str, failure: Failure) -> Check {
+pub(super) fn failed(name: &str, failure: Failure) -> Check {
     Check { name: name.to_owned(), status: CheckStatus::Fail, detail: failure.message, remedy: failure.hint }
 }
 

@@ -6,6 +6,7 @@
 
 mod approvals;
 mod damage;
+mod drift;
 mod error;
 mod facts;
 mod failpoint;
@@ -29,6 +30,7 @@ use crate::model::fault;
 
 pub use approvals::{GivenApproval, NewRequest, Noted, WaitingRequest};
 pub use damage::Damage;
+pub use drift::{Drift, SHAPE};
 pub use error::StoreError;
 pub use facts::LiveUse;
 pub use failpoint::{FailPoints, Inert, Point};

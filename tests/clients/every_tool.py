@@ -25,6 +25,8 @@ MASKS = [
     (re.compile(r"\b\d+(\.\d+)? ?(ms|kB|MB|GB|MiB|GiB|bytes)\b"), "<quantity>"),
     (re.compile(r"\b\d+ (segments?|lines?|of \d+ connections)\b"), r"<count> \1"),
 ]
+# An edge's own name, where something is called by it.
+EDGE = re.compile(r"([\"`])(?:mcp|cli)\1")
 # Numbers that measure, and so differ from call to call.
 MEASURED = re.compile(r"(Ms|Bytes|Seconds|elapsed.*|bytes|ageSeconds|remaining|live)$")
 
@@ -100,7 +102,29 @@ def steps():
     yield "list_extensions", lambda e: here(e), True, None
     yield "extend_database", lambda e: here(e) | {"ttlMinutes": 30}, True, None
     yield "verify_sandbox", lambda e: here(e), True, None
+    yield "describe_schema", lambda e: here(e), True, None
+    yield "describe_schema", lambda e: here(e) | {"limit": 0}, False, None
+    yield "schema_digest", lambda e: here(e) | {"schema": "public"}, True, None
+    yield "create_schema_snapshot", lambda e: here(e) | {"snapshotName": e.name, "notes": "as it is"}, True, None
+    yield "create_schema_snapshot", lambda e: here(e) | {"snapshotName": e.name}, False, None
+    yield "run_sql", lambda e: here(e) | {"sql": "alter table t alter name type varchar(20)"}, True, None
+    yield "schema_diff", lambda e: here(e) | {"snapshotName": e.name}, True, None
+    yield "schema_diff", lambda e: here(e) | {"baseDigest": "0" * 64}, False, None
+    yield "diff_schema_snapshot", lambda e: here(e) | {"snapshotName": e.name}, True, None
+    yield "list_schema_snapshots", lambda e: here(e), True, None
+    yield "delete_schema_snapshot", lambda e: {"snapshotName": e.name}, True, None
+    yield "delete_schema_snapshot", lambda e: {"snapshotName": e.name}, False, None
     yield "explain_policy", lambda e: {"operation": "run_sql", "arguments": here(e) | {"sql": "select 1"}}, True, None
+    # What may run differs by transport, so of these the edges have in common what is refused before policies are asked.
+    yield "prepare_for_repo", lambda e: {"repoPath": "/no/such/place", "migrationCommand": ["sh", "-c", "id"]}, False, None
+    yield "run_repo_command", lambda e: here(e) | {"repoPath": "/no/such/place", "command": ["npm test"]}, False, None
+    yield "seed_database", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
+    yield "validate_schema_change", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
+    yield "explain_query", lambda e: here(e) | {"sql": "select 1"}, True, None
+    yield "explain_query", lambda e: here(e) | {"sql": "select 1; select 2"}, False, None
+    yield "ensure_postgres", lambda e: {}, True, None
+    yield "list_approvals", lambda e: {}, True, None
+    yield "approve", lambda e: {"requestDigest": "0" * 64}, False, None
     yield "doctor", lambda e: {}, True, None
     yield "cleanup_expired", lambda e: {"dryRun": True, "owner": e.name}, True, None
     yield "delete_database", lambda e: here(e) | {"wait": True}, True, None
@@ -108,7 +132,7 @@ def steps():
 
 
 def compare(tool, one, other):
-    one, other = (json.loads(json.dumps(masked(e)).replace('"mcp"', '"<edge>"').replace('"cli"', '"<edge>"')) for e in (one, other))
+    one, other = (json.loads(EDGE.sub(r"\1<edge>\1", json.dumps(masked(e)))) for e in (one, other))
     if one != other:
         lines = [json.dumps(e, indent=1, sort_keys=True).splitlines() for e in (one, other)]
         seen = [f"  {a}  |  {b}" for a, b in zip(*lines) if a != b][:20]

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio as Pipe};
 
 use serde_json::{Value, json};
 
-use crate::harness::{self, Cluster, PASSWORD, block_on};
+use crate::harness::{self, Cluster, block_on};
 use crate::program::{Cli, Home, Transport};
 
 /// The role that reads sources. Its password has what a URL or a password file could stumble over.
@@ -165,6 +165,3 @@ pub(crate) fn files_with(home: &Home, needle: &str) -> String {
         Command::new("grep").args(["-rIl", "--", needle]).arg(home.state()).stdin(Pipe::null()).output().unwrap();
     String::from_utf8_lossy(&found.stdout).into_owned()
 }
-
-/// The superuser's password in full, for what must not be found.
-pub(crate) const ADMIN_PASSWORD: &str = PASSWORD;

@@ -10,12 +10,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pgsandbox::command::output::OUTPUT_CHARS_MAX;
-use pgsandbox::command::{CommandError, Commands, Ended, Ran, Run, Settings, Stdin, Surroundings, Wanted};
+use pgsandbox::command::{CommandError, Commands, Confinement, Ended, Ran, Run, Settings, Stdin, Surroundings, Wanted};
 use tokio_util::sync::CancellationToken;
 
 /// All output, as it is.
 pub(crate) const ALL: Wanted =
     Wanted { strip_ansi: false, chars_max: OUTPUT_CHARS_MAX, tail_lines: None, without_docker_lifecycle: false };
+
+/// Returns whether this kernel confines commands. Where it does not, what needs it is not tried.
+pub(crate) fn confines() -> bool {
+    let confines = Commands::new(Settings::default(), Surroundings::default()).confined().is_ok();
+    if !confines {
+        eprintln!("this kernel has no Landlock");
+    }
+    confines
+}
 
 /// A machine with a home, a repository and the program's state.
 pub(crate) struct Ground {
@@ -35,6 +44,7 @@ impl Ground {
         fs::write(root.join("state/keys"), "the master key").unwrap();
         fs::write(root.join("home/.ssh/id"), "a private key").unwrap();
         let settings = Settings {
+            confinement: Confinement::WhenAvailable,
             hidden: vec![root.join("state")],
             supervisor: env!("CARGO_BIN_EXE_pgsandbox").into(),
             ..Settings::default()

@@ -72,7 +72,7 @@ fn a_plan_runs_nothing_and_a_measured_run_is_taken_back() {
 
     // What planning runs can write nothing.
     let reply = it.explain("select liar()", false);
-    assert_eq!((code(&reply), &reply["errors"][0]["sqlstate"]), ("sql_failed", &json!("25006")), "{reply:#}");
+    assert_eq!((code(&reply), &reply["errors"][0]["sqlstate"]), ("readonly_violation", &json!("25006")), "{reply:#}");
     assert_eq!(code(&it.explain("select liar()", true)), "ok");
     assert_eq!(it.value("select count(*) from log where at = 'planned'"), "0");
     // What a transaction does not take back stays, as the documentation says.
@@ -120,6 +120,8 @@ fn what_is_not_one_statement_with_a_plan_is_refused_by_name() {
     }
     let reply = it.explain("  select nothing from t", true);
     assert_eq!(reply["errors"][0]["position"], 8, "{reply:#}");
+    let reply = it.explain("-- one\nselect 1,\n  nothing from t", false);
+    assert_eq!((&reply["errors"][0]["line"], &reply["errors"][0]["position"]), (&json!(3), &json!(13)), "{reply:#}");
     assert_eq!(it.value("select count(*) from t"), "20000");
     assert_eq!(it.value("select count(*) from pg_tables where schemaname = 'public'"), "2");
 }

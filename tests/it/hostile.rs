@@ -432,7 +432,11 @@ fn lines_that_are_no_request_are_answered_or_passed_over_and_never_end_the_conne
             br#"{"jsonrpc":"2.0","id":900,"method":"notifications/initialized"}"#.to_vec(),
             Some((method, id)),
         ),
-        ("resources", br#"{"jsonrpc":"2.0","id":900,"method":"resources/list"}"#.to_vec(), Some((method, id))),
+        (
+            "a method that is not offered",
+            br#"{"jsonrpc":"2.0","id":900,"method":"resources/subscribe","params":{"uri":"x"}}"#.to_vec(),
+            Some((method, id)),
+        ),
         ("no parameters", br#"{"jsonrpc":"2.0","id":900,"method":"tools/call"}"#.to_vec(), Some((params, id))),
         (
             "arguments in a list",

@@ -61,6 +61,9 @@ const NAMED_ONLY_IN: &[(&str, &[&str])] = &[
     ("saphyr_parser", &["command"]),
     ("rmcp", &["mcp"]),
     ("clap", &["cli"]),
+    ("clap_complete", &["cli"]),
+    ("jsonc_parser", &["cli"]),
+    ("toml_edit", &["cli"]),
 ];
 
 /// Of `admission`, what folders below the gate may name.

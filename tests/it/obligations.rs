@@ -257,7 +257,7 @@ fn what_no_operation_can_do_is_refused() {
 }
 
 #[test]
-fn consent_and_approval_are_not_given_by_anybody_yet() {
+fn consent_is_given_by_nobody_and_approval_not_by_who_asks() {
     let home = home_with_policy_file();
     for (demand, expected, kind) in [
         (Obligation::Consent("may it?".into()), "consent_required", "consent"),
@@ -452,6 +452,14 @@ fn another_owners_sandbox_is_not_to_be_told_from_none() {
         ("delete_database", json!({"wait": true})),
         ("list_extensions", json!({})),
         ("verify_sandbox", json!({})),
+        ("describe_schema", json!({})),
+        ("describe_schema", json!({"limit": 0})),
+        ("schema_digest", json!({})),
+        ("schema_diff", json!({})),
+        ("schema_diff", json!({"snapshotName": "none"})),
+        ("create_schema_snapshot", json!({"snapshotName": "s"})),
+        ("create_schema_snapshot", json!({"snapshotName": "/"})),
+        ("diff_schema_snapshot", json!({"snapshotName": "none"})),
     ];
     for (operation, input) in calls {
         for (by_id, by_name) in [(true, false), (false, true), (true, true)] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pgsandbox::admission::{Admissible, Effective, MemoryBook, NoConsents, Permit, admit};
 use pgsandbox::model::{
     Code, Context, CredentialAccess, Decision, Failure, Generation, Impact, Obligation, ObligationKind, Obligations,
-    Phase, Principal, RequestId, Requested, SandboxId, Scope, Silent, Timestamp, Transport,
+    Phase, Principal, RequestId, Requested, SandboxId, SchemaFilter, Scope, Silent, Timestamp, Transport,
 };
 use pgsandbox::sandbox::{CleanupFilter, Core, CreateRequest, Sandbox};
 use tokio_util::sync::CancellationToken;
@@ -123,6 +123,17 @@ async fn a_permit_for_one_sandbox_or_impact_opens_no_other() {
         assert_eq!(code(core.verify(&there, id).await), refused, "{impact:?}");
         assert_eq!(code(core.verify(&here, id).await), unless(Impact::Reads), "{impact:?}");
         assert_eq!(code(core.session(&there, id, OWNER).await.map(drop)), refused, "{impact:?}");
+        // The toy has no schema to be read; but it was asked for one, by who may look or keep what is seen.
+        let whole = SchemaFilter::default();
+        let looks = [Impact::Reads, Impact::Creates].contains(&impact);
+        let asked = if looks { Some(Code::InvalidConfiguration) } else { refused };
+        assert_eq!(code(core.schema(&there, id, &whole).await), refused, "{impact:?}");
+        assert_eq!(code(core.schema(&here, id, &whole).await), asked, "{impact:?}");
+        // Nobody has said where schemas are kept, so one that may have them is told so.
+        let lists = core.snapshots(&here).await.map(drop).unwrap_err();
+        assert_eq!(lists.message.contains("the permit for"), impact != Impact::Reads, "{impact:?}: {lists}");
+        let removes = core.delete_snapshot(&here, "any").await.unwrap_err();
+        assert_eq!(removes.message.contains("the permit for"), impact != Impact::Destroys, "{impact:?}: {removes}");
         assert_eq!(code(core.delete(&there, id, None).await), refused, "{impact:?}");
         if impact != Impact::Destroys {
             assert_eq!(code(core.delete(&here, id, None).await), refused, "{impact:?}");

@@ -33,9 +33,11 @@ const ABOUT_SANDBOX: [&str; 13] = [
     "verify_sandbox",
 ];
 /// Operations that may be about one, or about what the principal sees of the whole.
-const ABOUT_WHOLE: [&str; 15] = [
+const ABOUT_WHOLE: [&str; 23] = [
     "approve",
+    "cancel_task",
     "cleanup_expired",
+    "complete",
     "create_database",
     "create_sandbox_from_template",
     "delete_schema_snapshot",
@@ -43,12 +45,18 @@ const ABOUT_WHOLE: [&str; 15] = [
     "diff_schema_snapshot",
     "doctor",
     "explain_policy",
+    "get_prompt",
+    "get_task",
     "list_approvals",
     "list_databases",
     "list_extensions",
     "list_profiles",
+    "list_prompts",
+    "list_resource_templates",
+    "list_resources",
     "list_schema_snapshots",
     "list_templates",
+    "read_resource",
 ];
 /// Operations that others answer for: that the sandbox is the caller's is not all there is to ask.
 const CONCERNS: [&str; 5] =

@@ -129,11 +129,6 @@ pub(super) struct Surroundings {
 }
 
 impl Client {
-    /// Returns the client of that name.
-    pub(super) fn find(name: &str) -> Option<&'static Self> {
-        CLIENTS.iter().find(|client| client.name == name)
-    }
-
     /// Returns the scope that is meant where none is said.
     pub(super) fn scope(&self) -> Scope {
         if self.user.is_some() { Scope::User } else { Scope::Project }
@@ -239,7 +234,7 @@ mod tests {
             ("claude-code", Scope::User, "--scope project"),
             ("cursor", Scope::User, "`HOME`"),
         ] {
-            let said = Client::find(client).unwrap().file(scope, &around).unwrap_err();
+            let said = CLIENTS.iter().find(|of| of.name == client).unwrap().file(scope, &around).unwrap_err();
             assert!(said.contains(told), "{said}");
         }
     }

@@ -113,8 +113,11 @@ pub(super) fn setup(matches: &ArgMatches, format: Format) -> ExitCode {
         Ok(planned) => planned,
         Err(failures) => return complain(&failures, format),
     };
-    let outcome = if asked.is_dry { Ok(()) } else { write(&asked, &planned, true) };
-    report(&asked, &planned, true, notes(), format, outcome)
+    let written = if asked.is_dry { Ok(Vec::new()) } else { write(&asked, &planned, true) };
+    match written {
+        Ok(more) => report(&asked, &planned, true, [notes(), more].concat(), format),
+        Err(failure) => complain(&[failure], format),
+    }
 }
 
 /// Runs `uninstall`.
@@ -148,8 +151,11 @@ pub(super) fn uninstall(matches: &ArgMatches, format: Format) -> ExitCode {
         notes.push(format!("left: the state directory `{}`, with its cluster and sandboxes", home.display()));
     }
     notes.push("left: sandboxes on other servers; `pgsandbox list-databases` names them".to_owned());
-    let outcome = if asked.is_dry { Ok(()) } else { write(&asked, &planned, false) };
-    report(&asked, &planned, false, notes, format, outcome)
+    let written = if asked.is_dry { Ok(Vec::new()) } else { write(&asked, &planned, false) };
+    match written {
+        Ok(more) => report(&asked, &planned, false, [notes, more].concat(), format),
+        Err(failure) => complain(&[failure], format),
+    }
 }
 
 fn purge() -> Failure {
@@ -167,8 +173,8 @@ fn home() -> Option<PathBuf> {
 impl Asked {
     fn read(matches: &ArgMatches) -> Result<Self, Failure> {
         let names: Vec<&String> = matches.get_many("clients").into_iter().flatten().collect();
-        let mut clients: Vec<&Client> = names.iter().filter_map(|name| Client::find(name)).collect();
-        clients.dedup_by_key(|client| client.name);
+        // Each once, in the order of the list.
+        let clients = CLIENTS.iter().filter(|client| names.iter().any(|name| *name == client.name)).collect();
         let scope = matches.get_one::<String>("scope").map(String::as_str);
         let name = matches.get_one::<String>("name").cloned().unwrap_or_default();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -279,36 +285,35 @@ fn sound(planned: Vec<Result<Planned, Failure>>) -> Result<Vec<Planned>, Vec<Fai
     Err(faulty.into_iter().filter_map(Result::err).collect())
 }
 
-/// Writes what is planned, each file first and then the record of it.
-fn write(asked: &Asked, planned: &[Planned], puts: bool) -> Result<(), Failure> {
-    let home = state_dir(&Environment::of_process());
+/// Writes what is planned, each file first and then the record of it. Returns what there is to say of that.
+fn write(asked: &Asked, planned: &[Planned], puts: bool) -> Result<Vec<String>, Failure> {
+    let home = state_dir(&Environment::of_process()).ok();
     let mut record = home.as_ref().map(|home| Record::read(home.path())).unwrap_or_default();
     let mut is_noted = true;
-    for one in planned {
+    let mut written = Ok(());
+    for one in planned.iter().filter(|one| !one.difference.is_empty()) {
         let file = &one.source.path;
-        if one.difference.is_empty() {
-            continue;
+        written = file::replace(&one.source, one.changed.text.as_deref())
+            .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("`{}`: {error}", file.display())));
+        if written.is_err() {
+            break;
         }
-        file::replace(&one.source, one.changed.text.as_deref())
-            .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("`{}`: {error}", file.display())))?;
         if puts && one.changed.was_there {
             continue;
         }
         record.note(file, &asked.name, puts.then_some(one.changed.made));
         is_noted = false;
     }
-    let Ok(home) = home else { return Ok(()) };
-    if is_noted || (!puts && !home.path().exists()) {
-        return Ok(());
-    }
-    home.open()?;
-    record.write(home.path()).map_err(|error| {
-        Failure::new(
-            Code::InvalidConfiguration,
-            format!("the clients were written, but the record of it was not: {error}"),
-        )
-        .hint("`uninstall` will remove the entries all the same")
-    })
+    let noted = match home.filter(|home| !is_noted && (puts || home.path().exists())) {
+        Some(home) => home.open().map_err(Failure::from).and_then(|()| {
+            record.write(home.path()).map_err(|error| Failure::new(Code::InvalidConfiguration, error.to_string()))
+        }),
+        None => Ok(()),
+    };
+    let note = |failure: Failure| {
+        format!("what was made could not be recorded, and `uninstall` will remove entries alone: {}", failure.message)
+    };
+    written.map(|()| noted.err().map(note).into_iter().collect())
 }
 
 /// What a person who sets clients up should know.
@@ -343,17 +348,7 @@ fn action(one: &Planned, puts: bool) -> &'static str {
     }
 }
 
-fn report(
-    asked: &Asked,
-    planned: &[Planned],
-    puts: bool,
-    notes: Vec<String>,
-    format: Format,
-    outcome: Result<(), Failure>,
-) -> ExitCode {
-    if let Err(failure) = outcome {
-        return complain(&[failure], format);
-    }
+fn report(asked: &Asked, planned: &[Planned], puts: bool, notes: Vec<String>, format: Format) -> ExitCode {
     if format == Format::Json {
         let changes: Vec<Value> = planned
             .iter()

@@ -55,18 +55,15 @@ fn json_is_changed_where_it_must_be_and_nowhere_else() {
         in_json,
         "// mine\n{\n  /* b */ \"mcpServers\": {\n    // c\n    \"x\": {\"url\": \"u\"} // d\n    // e\n  },\n  \"z\": [ 1,2 ]\n}",
         &format!(
-            "// mine\n{{\n  /* b */ \"mcpServers\": {{\n    // c\n    \"x\": {{\"url\": \"u\"}}, // d\n    // e\n    {ENTRY}\n  }},\n  \"z\": [ 1,2 ]\n}}"
+            "// mine\n{{\n  /* b */ \"mcpServers\": {{\n    // c\n    \"x\": {{\"url\": \"u\"}}, // d\n    {ENTRY}\n    // e\n  }},\n  \"z\": [ 1,2 ]\n}}"
         ),
     );
     // Trailing commas, tabs and a mark of the byte order.
-    let tabs = ENTRY.replace("  ", "\t");
+    let tabs = ENTRY.replace("  ", "\t").replace("\\c\"\n\t\t\t}\n", "\\c\",\n\t\t\t},\n");
     check(
         in_json,
         "\u{feff}{\n\t\"mcpServers\": {\n\t\t\"x\": {},\n\t},\n}\n",
-        &format!(
-            "\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{},\n\t}},\n}}\n",
-            tabs.replace("\t\t\t", "\t\t\t")
-        ),
+        &format!("\u{feff}{{\n\t\"mcpServers\": {{\n\t\t\"x\": {{}},\n\t\t{tabs},\n\t}},\n}}\n"),
     );
     let crlf = |text: &str| text.replace('\n', "\r\n");
     check(
@@ -89,7 +86,7 @@ fn toml_is_changed_where_it_must_be_and_nowhere_else() {
     check(
         in_toml,
         "mcp_servers = { x = { command = \"y\" } }\r\na = \"\"\"\r\nb\nc\"\"\"\r\n",
-        "mcp_servers = { x = { command = \"y\" }, pgsandbox = { command = \"/opt/pgsandbox\", args = [\"mcp\"], env = { PGSANDBOX_HOME = '/a \"b\"\\c' } } }\r\na = \"\"\"\r\nb\nc\"\"\"\r\n",
+        "mcp_servers = { x = { command = \"y\" } , pgsandbox = { command = \"/opt/pgsandbox\", args = [\"mcp\"], env = { PGSANDBOX_HOME = '/a \"b\"\\c' } } }\r\na = \"\"\"\r\nb\nc\"\"\"\r\n",
     );
 }
 

@@ -25,7 +25,9 @@ pub(super) fn change(text: &str, at: At<'_>, change: Change<'_>) -> Result<Chang
         Change::Put(entry) => put(&mut document, at, entry),
         Change::Remove(made) => remove(&mut document, at, made)?,
     };
-    changed.text = changed.text.map(|new| with_line_ends_of(text, &new));
+    let removes = matches!(change, Change::Remove(_));
+    changed.text =
+        changed.text.map(|new| if removes { with_comments_of(text, &new) } else { with_line_ends_of(text, &new) });
     Ok(changed)
 }
 
@@ -135,6 +137,7 @@ fn others_of(entry: &dyn TableLike, ours: impl Fn(&str) -> bool) -> Vec<String> 
 fn remove(document: &mut DocumentMut, at: At<'_>, made: Made) -> Result<Changed, Fault> {
     let mut others = Vec::new();
     let mut was_there = false;
+    let mut had_comment = false;
     if let Some(servers) = document.get_mut(at.servers).and_then(Item::as_table_like_mut)
         && let Some(entry) = servers.get(at.name).and_then(Item::as_table_like)
     {
@@ -143,6 +146,8 @@ fn remove(document: &mut DocumentMut, at: At<'_>, made: Made) -> Result<Changed,
         }
         others = others_of(entry, |name| name.starts_with("PGSANDBOX_"));
         was_there = true;
+        let above = servers.get(at.name).and_then(Item::as_table).and_then(|table| table.decor().prefix()?.as_str());
+        had_comment = above.is_some_and(|above| above.contains('#'));
         servers.remove(at.name);
         let empty = servers.is_empty();
         let implicit = document.get(at.servers).and_then(Item::as_table).is_some_and(Table::is_implicit);
@@ -151,8 +156,22 @@ fn remove(document: &mut DocumentMut, at: At<'_>, made: Made) -> Result<Changed,
         }
     }
     let text = document.to_string();
-    let text = (made != Made::File || !was_there || !text.trim().is_empty()).then_some(text);
+    let is_bare = text.trim().is_empty() && !had_comment;
+    let text = (made != Made::File || !was_there || !is_bare).then_some(text);
     Ok(Changed { text, made, was_there, others })
+}
+
+/// Leaves what somebody wrote above a table that goes: the document takes it away with the table.
+fn with_comments_of(old: &str, new: &str) -> String {
+    let new = with_line_ends_of(old, new);
+    let olds: Vec<&str> = old.split_inclusive('\n').collect();
+    let news: Vec<&str> = new.split_inclusive('\n').collect();
+    let (head, tail) = common(&olds, &news);
+    let gone = olds.get(head..olds.len() - tail).unwrap_or_default();
+    let above = gone.iter().take_while(|line| !line.trim_start().starts_with('['));
+    let above: Vec<&str> = above.copied().filter(|line| line.trim_start().starts_with('#')).collect();
+    let part = |from: usize, to: usize| news.get(from..to).unwrap_or_default().iter().copied();
+    part(0, head).chain(above).chain(part(head, news.len())).collect()
 }
 
 /// Gives every line that was there its own end again, and new ones the end that most have: the document writes one kind.

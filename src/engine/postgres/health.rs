@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::admin::{AdminSession, refused};
-use super::managed::{ManagedCluster, discover};
+use super::managed::{BinarySettings, ManagedCluster, discover, dump_tools};
 use super::server::PostgresServer;
 use super::verify::{check, judge, warn_unless};
 use crate::engine::EngineError;
@@ -44,6 +44,7 @@ pub(super) async fn health(server: &Arc<PostgresServer>) -> Vec<Check> {
         Ok(info) => {
             checks.push(check("postgres.version", CheckStatus::Ok, &format!("PostgreSQL {}", info.version), None));
             checks.push(admin(info.superuser));
+            checks.push(tools(server, info.major).await);
         }
         Err(EngineError::Unsuited { check: name, failure }) => {
             checks.push(unsuited(name, &failure));
@@ -75,6 +76,22 @@ fn admin(superuser: bool) -> Check {
          only trusted extensions can be installed"
     };
     check("postgres.admin", CheckStatus::Ok, detail, None)
+}
+
+/// Looks whether there are programs that can dump and restore what this server holds.
+async fn tools(server: &Arc<PostgresServer>, major: u16) -> Check {
+    let settings = server.managed().map_or_else(BinarySettings::default, |c| c.settings().binaries.clone());
+    let found = dump_tools(&settings).await;
+    let versions: Vec<String> = found.iter().map(|t| format!("{} in `{}`", t.version, t.dir.display())).collect();
+    let are_new = found.iter().any(|tools| tools.major >= major);
+    let detail = match versions.is_empty() {
+        true => "neither pg_dump nor pg_restore is installed".to_owned(),
+        false => format!("pg_dump and pg_restore {}", versions.join(", ")),
+    };
+    let remedy = format!(
+        "install the client programs of PostgreSQL {major} or newer, `postgresql-client-{major}` for instance; without them nothing can be dumped or restored"
+    );
+    warn_unless("postgres.tools", are_new, &detail, &remedy)
 }
 
 /// Looks at the managed cluster from outside. Returns whether it runs.

@@ -24,7 +24,7 @@ pub const SNAPSHOT_BYTES_MAX: u64 = 128 << 20;
 /// The longest name of a snapshot, in characters.
 pub const SNAPSHOT_NAME_CHARS_MAX: usize = 80;
 /// The longest notes of a snapshot, in bytes.
-pub const NOTES_BYTES_MAX: usize = 2000;
+pub const NOTES_BYTES_MAX: usize = 1000;
 /// Schemas of digests that are kept for one owner; the oldest goes first.
 const KEPT_MAX: usize = 32;
 /// What they may take on disk together, in bytes.

@@ -13,9 +13,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use self::files::{FilesError, Shelf};
+use super::access::{PAUSE_MAX, PAUSE_MIN};
 use super::core::require;
 use super::{Core, Profile, Sandbox, Selector, Target, not_found};
 use crate::admission::{Grant, Permit};
+use crate::engine::EngineError;
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Schema, SchemaFilter};
 
 pub use diff::{AttributeChange, Change, ChangeKind, compare, compare_fingerprints, in_a_line};
@@ -113,7 +115,20 @@ impl Core {
         let _turn = course.refusing(turn)?;
         let spec = course.refusing(self.spec(profile, sandbox).await)?;
         course.acts();
-        let schema = profile.engine.schema(&spec, filter).await.map_err(Failure::from)?;
+        let mut pause = PAUSE_MIN;
+        let schema = loop {
+            let error = match profile.engine.schema(&spec, filter).await {
+                Ok(schema) => break schema,
+                Err(error) => error,
+            };
+            if !matches!(error, EngineError::Crowded { .. }) || Instant::now() + pause >= until {
+                return Err(error.into());
+            }
+            // What waits for another call is in the way of this one.
+            pool.close_one();
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        };
         let origin = Origin {
             sandbox_id: sandbox.id.to_string(),
             sandbox_name: sandbox.names.database.clone(),

@@ -177,6 +177,7 @@ fn answer(stream: &mut TcpStream, row: &[&str]) {
                     status
                 };
                 let tag = text.split([' ', ';']).next().unwrap_or_default().to_uppercase();
+                let tag = if tag == "SELECT" { "SELECT 1".to_owned() } else { tag };
                 message(b'C', format!("{tag}\0").as_bytes())
             }
             b'S' => message(b'Z', &[status]),

@@ -157,7 +157,7 @@ fn a_url_of_the_callers_is_refused_by_default_and_read_strictly() {
     source(cluster, "by_url", "", "CREATE TABLE t (v int)");
     let setup = Setup::on(cluster, "cloneurl", &[]);
     let url = reader_url(cluster, "by_url");
-    setup.refused(json!({"sourceDatabaseUrl": url}), "denied", "may not be cloned");
+    setup.refused(json!({"sourceDatabaseUrl": url}), "source_not_allowed", "may not be cloned");
     let setup = setup.under("{ allow = [{ host = \"127.0.0.1\" }] }");
     for (url, says) in [
         ("postgresql://u:s3cret@a,b/d", "several hosts"),
@@ -171,7 +171,11 @@ fn a_url_of_the_callers_is_refused_by_default_and_read_strictly() {
     ] {
         setup.refused(json!({"sourceDatabaseUrl": url}), "invalid_arguments", says);
     }
-    setup.refused(json!({"sourceDatabaseUrl": "postgresql://u:s3cret@[::1]:1/d"}), "denied", "may not be cloned");
+    setup.refused(
+        json!({"sourceDatabaseUrl": "postgresql://u:s3cret@[::1]:1/d"}),
+        "source_not_allowed",
+        "may not be cloned",
+    );
     let result = setup.cloned(json!({"sourceDatabaseUrl": url}));
     assert!(!result.to_string().contains("s3cret"), "{result:#}");
     assert!(result["source"].as_str().unwrap().starts_with("postgresql://reader@127.0.0.1:"));

@@ -1,5 +1,6 @@
 //! Clones that do not come to their end: cancelled, over their time, killed, failing at any point. Nothing is left, there or here.
 
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -28,10 +29,8 @@ fn sessions(cluster: &Cluster, database: &str) -> String {
     rows(cluster, "postgres", &sql)[0][0].clone()
 }
 
-/// Holds a table of a source, so that its dump waits.
-struct Held(std::sync::mpsc::Sender<()>);
-
-fn hold(cluster: &'static Cluster, database: &'static str) -> Held {
+/// Holds a table of a source, so that its dump waits, for as long as what is returned is kept.
+fn hold(cluster: &'static Cluster, database: &'static str) -> Sender<()> {
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let (ready, held) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -43,7 +42,7 @@ fn hold(cluster: &'static Cluster, database: &'static str) -> Held {
         });
     });
     held.recv().unwrap();
-    Held(sender)
+    sender
 }
 
 fn setup(prefix: &'static str, database: &'static str) -> Setup {

@@ -2,9 +2,7 @@
 
 use std::fs;
 
-use pgsandbox::command::Ended;
-
-use super::Ground;
+use super::{Ground, confines};
 
 /// Tries to read and to write what the first argument names.
 const TRY: &str =
@@ -12,6 +10,9 @@ const TRY: &str =
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_repository_and_the_caches_are_writable_and_the_state_is_out_of_reach() {
+    if !confines() {
+        return;
+    }
     let ground = Ground::new();
     let root = ground.root.display();
     let script = format!(
@@ -23,11 +24,14 @@ async fn the_repository_and_the_caches_are_writable_and_the_state_is_out_of_reac
          mv {root}/state/keys moved 2>/dev/null && echo moved\n\
          cat /proc/$PPID/environ >/dev/null 2>&1 && echo environ\n\
          cat /proc/$PPID/root{root}/state/keys >/dev/null 2>&1 && echo root\n\
+         kill -0 $PPID 2>/dev/null && echo signalled\n\
+         rights=$((16#$(sed -n 's/^CapPrm:.//p' /proc/self/status))); echo $((rights & ~0x4fb))\n\
+         grep -c '^NoNewPrivs:.1$' /proc/self/status\n\
          exit 0"
     );
     let out = ground.output(&script).await;
-    let expected = "read repository\nwritten repository\nwritten cache\nwritten temporary\nread passwd\n";
-    // As root the system's own files are kept by the rules alone.
+    let expected = "read repository\nwritten repository\nwritten cache\nwritten temporary\nread passwd\n0\n1\n";
+    // As root the rules alone keep the system's own files, and a process's environment.
     assert_eq!(out, expected);
     assert_eq!(fs::read_to_string(ground.root.join("state/keys")).unwrap(), "the master key");
 }

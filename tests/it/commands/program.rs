@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use super::confines;
 use crate::harness::{kill, runs};
 use crate::hostile::{code, wait};
 use crate::obligations::policies_with;
@@ -29,7 +30,11 @@ impl Place {
         let home = Home::fresh();
         let policies = home.path().join("policies.toml");
         fs::write(&policies, policies_with("host-command", host_command)).unwrap();
-        let home = home.with("PGSANDBOX_POLICIES", policies.to_str().unwrap());
+        let confinement = if confines() { "required" } else { "available" };
+        let config = home.path().join("config.json");
+        let text = json!({"policies": policies, "commands": {"confinement": confinement}});
+        fs::write(&config, text.to_string()).unwrap();
+        let home = home.with("PGSANDBOX_CONFIG", config.to_str().unwrap());
         let repo = home.path().join("repo");
         fs::create_dir(&repo).unwrap();
         Self { repo: repo.to_str().unwrap().to_owned(), home }
@@ -252,9 +257,39 @@ fn a_repository_is_looked_into_and_what_is_recorded_is_run() {
 }
 
 #[test]
+fn what_a_command_does_to_the_schema_is_told_also_where_it_fails() {
+    let place = Place::new();
+    let program = place.script("script", "psql -qc 'CREATE TABLE made (id int PRIMARY KEY)'; exit 4");
+    let mut stdio = Stdio::start(&place.home);
+    let id = create(&mut stdio);
+    let input = json!({"databaseId": id, "repoPath": place.repo, "command": [program]});
+    let told = stdio.call("explain_policy", &json!({"operation": "validate_schema_change", "arguments": input}));
+    assert_eq!(told["ok"], true, "{told:#}");
+    let validated = stdio.call("validate_schema_change", &input);
+    let result = &validated["result"];
+    assert_eq!((&result["exitCode"], &result["schemaDiff"]["changed"]), (&json!(4), &json!(true)), "{validated:#}");
+    let changes = result["schemaDiff"]["changes"].as_array().unwrap();
+    assert!(
+        changes.iter().any(|change| change["name"] == "public.made" && change["change"] == "added"),
+        "{validated:#}"
+    );
+    let same = place.script("same", "exit 0");
+    let input = json!({"databaseId": id, "repoPath": place.repo, "command": [same]});
+    let validated = stdio.call("validate_schema_change", &input);
+    assert_eq!(validated["result"]["schemaDiff"]["changed"], false, "{validated:#}");
+    assert!(stdio.finish().success());
+}
+
+#[test]
 fn a_command_that_cannot_be_confined_is_not_run_unless_the_operator_lets_it() {
     let place = Place::new();
     let program = place.script("script", "touch ran");
+    let confinement = |word: &str| {
+        let policies = place.home.path().join("policies.toml");
+        let text = json!({"policies": policies, "commands": {"confinement": word}});
+        fs::write(place.home.path().join("config.json"), text.to_string()).unwrap();
+    };
+    confinement("required");
     let faults = [("PGSANDBOX_TEST_FAULTS", "command.confine=fail@1+")];
     let mut stdio = Stdio::start_with(&place.home, &faults, Pipe::inherit());
     let id = create(&mut stdio);
@@ -264,12 +299,10 @@ fn a_command_that_cannot_be_confined_is_not_run_unless_the_operator_lets_it() {
     assert!(refused["errors"][0]["hint"].as_str().unwrap().contains("commands.confinement"));
     assert!(!fs::exists(format!("{}/ran", place.repo)).unwrap());
     assert!(stdio.finish().success());
-    let config = place.home.path().join("config.json");
-    let policies = place.home.path().join("policies.toml");
-    fs::write(&config, json!({"policies": policies, "commands": {"confinement": "available"}}).to_string()).unwrap();
+    confinement("available");
     let mut command =
         place.home.command(&["tool", "run_repo_command", "--format", "json", "--input", &input.to_string()]);
-    command.env_remove("PGSANDBOX_POLICIES").env("PGSANDBOX_CONFIG", &config).envs(faults);
+    command.envs(faults);
     let output = command.output().unwrap();
     let ran: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", text(&output.stderr)));
     assert_eq!((&ran["result"]["exitCode"], &ran["result"]["confined"]), (&json!(0), &json!(false)), "{ran:#}");

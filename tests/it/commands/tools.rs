@@ -57,7 +57,7 @@ async fn npm_runs_a_script_and_installs_from_a_folder() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pip_and_cargo_find_their_homes() {
-    check(&[], &["pip", "cache", "dir"], "pip").await;
+    check(&[], &["pip", "--version"], "pip").await;
     check(
         &[],
         &["python3", "-c", "import tempfile, ssl; f = tempfile.NamedTemporaryFile(); print('made', f.name)"],

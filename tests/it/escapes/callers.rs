@@ -50,6 +50,11 @@ fn operations() -> Vec<(&'static str, &'static str, Value)> {
         ("delete_database", "the end, waited for", json!({"wait": true})),
         ("verify_sandbox", "the checks", json!({})),
         ("list_extensions", "its extensions", json!({})),
+        ("describe_schema", "its schema", json!({})),
+        ("schema_digest", "its schema's digest", json!({})),
+        ("schema_diff", "its schema's difference", json!({"snapshotName": "any"})),
+        ("create_schema_snapshot", "a snapshot of it", json!({"snapshotName": "any"})),
+        ("diff_schema_snapshot", "its difference from a snapshot", json!({"snapshotName": "any"})),
     ]
 }
 

@@ -14,7 +14,7 @@ use super::guest::context;
 use super::statement;
 
 /// Operations of the main job, with their impact.
-const OPERATIONS: [(&str, Impact); 18] = [
+const OPERATIONS: [(&str, Impact); 33] = [
     ("create_database", Impact::Creates),
     ("list_databases", Impact::Reads),
     ("get_connection_string", Impact::Discloses),
@@ -31,8 +31,23 @@ const OPERATIONS: [(&str, Impact); 18] = [
     ("list_profiles", Impact::Reads),
     ("list_extensions", Impact::Reads),
     ("verify_sandbox", Impact::Reads),
+    ("describe_schema", Impact::Reads),
+    ("schema_digest", Impact::Reads),
+    ("schema_diff", Impact::Reads),
+    ("create_schema_snapshot", Impact::Creates),
+    ("list_schema_snapshots", Impact::Reads),
+    ("diff_schema_snapshot", Impact::Reads),
+    ("delete_schema_snapshot", Impact::Destroys),
     ("explain_policy", Impact::Reads),
     ("doctor", Impact::Reads),
+    ("list_prompts", Impact::Reads),
+    ("get_prompt", Impact::Reads),
+    ("list_resources", Impact::Reads),
+    ("list_resource_templates", Impact::Reads),
+    ("read_resource", Impact::Reads),
+    ("complete", Impact::Reads),
+    ("get_task", Impact::Reads),
+    ("cancel_task", Impact::Reads),
 ];
 
 fn leak<T: ?Sized>(value: Box<T>) -> &'static T {
@@ -67,6 +82,8 @@ fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
         "list_databases",
         "list_profiles",
         "doctor",
+        "list_schema_snapshots",
+        "delete_schema_snapshot",
     ]
     .contains(&operation);
     Context {

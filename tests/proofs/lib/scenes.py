@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from ground import POLICIES, ROOT, STRICT, Server
+from ground import POLICIES, ROOT, STRICT, Ground, Server
 
 # A user of every machine, and its group.
 OTHER_USER = 65534
@@ -65,6 +65,22 @@ def look_around(play, one):
     play.call(server, "explain_policy", {"operation": "create_database", "arguments": {}})
     play.call(server, "list_profiles", {})
     play.call(server, "doctor", {})
+    play.end(server)
+
+
+def schemas(play, one):
+    """A schema looked at, digested, compared and kept; so often that digests age."""
+    server = play.server()
+    play.touched.add(one)
+    of = {"databaseId": one}
+    play.call(server, "describe_schema", of)
+    for n in range(34):
+        play.call(server, "schema_digest", of | {"table": f"t{n}"})
+    play.call(server, "schema_diff", of | {"otherDatabaseId": one})
+    play.call(server, "create_schema_snapshot", of | {"snapshotName": "kept"})
+    play.call(server, "list_schema_snapshots", {})
+    play.call(server, "diff_schema_snapshot", of | {"snapshotName": "kept"})
+    play.call(server, "delete_schema_snapshot", {"snapshotName": "kept"})
     play.end(server)
 
 
@@ -298,6 +314,27 @@ def external(play, one):
     between.close()
 
 
+def clones(play, one):
+    """A database copied into two sandboxes: as it is, and masked."""
+    cluster = play.ground.home.cluster
+    password = play.ground.home.directory / "source.password"
+    password.touch(0o600)
+    password.write_text((cluster / "admin-password").read_text().strip())
+    port = (cluster / "port").read_text().strip()
+    url = f"postgresql://pgsandbox_admin@127.0.0.1:{port}/pgsandbox?sslmode=disable"
+    sources = [{"name": "records", "url": url, "passwordFile": str(password)}]
+    server = play.server(play.ground.config("clones", sources=sources))
+    play.insert(server, one)
+    masks = [{"table": "pgsandbox.sandboxes", "column": "hint", "with": "fake"}]
+    for more in ({}, {"mask": masks}):
+        hint = f"copy{next(Ground.numbers)}"
+        asked = {"source": "records", "nameHint": hint, "idempotencyKey": hint} | more
+        result = play.call(server, "clone_database", asked)
+        if result:
+            play.touched.add(result["databaseId"])
+    play.end(server)
+
+
 def approvals(play, one):
     """What is asked over the server as somebody else's, and another user of the machine approves: as root only."""
     ground, cluster = play.ground, play.ground.home.cluster
@@ -384,6 +421,32 @@ def export(play):
     collector.server_close()
 
 
+def commands(play, one):
+    """A repository is looked into, and a command of it is run."""
+    play.touched.add(one)
+    repo = play.ground.home.directory / "repo"
+    repo.mkdir(exist_ok=True)
+    (repo / "package.json").write_text("{}")
+    allowed = POLICIES + '[[policy]]\nsource = "host-command"\nsettings = { allow = [["true"]] }\n'
+    server = play.server(play.ground.config("commands", policies=allowed))
+    play.call(server, "prepare_for_repo", {"repoPath": str(repo), "seedCommand": ["true"]})
+    play.call(server, "seed_database", {"databaseId": one, "repoPath": str(repo)})
+    play.end(server)
+
+
+def clients(play):
+    """Clients are set up, the program is tried as they start it, and that is taken back."""
+    home = play.ground.home.state.parent / f"desk{next(type(play.ground).numbers)}"
+    home.mkdir()
+    play.environment |= {"HOME": str(home)}
+    play.command("setup", "cursor", "--format", "json")
+    play.command("smoke-test", "--format", "json")
+    play.command("uninstall", "--format", "json")
+    left = [str(path) for path in home.rglob("*") if path.is_file() and path.suffix != ".json"]
+    if left:
+        play.said.append(f"left beside a client's file: {left}")
+
+
 def first_look(play):
     """The first command on a fresh state directory, which starts nothing."""
     play.command("doctor", "--format", "json", operation="doctor")
@@ -405,6 +468,7 @@ SCENES = {
     "stop-cluster": (nothing, stop_cluster, "", False),
     "export": (nothing, export, "", False),
     "look-around": (one, look_around, "", False),
+    "schemas": (one, schemas, "", False),
     "everyday": (one, everyday, "", False),
     "sweep": (marked_as_gone, sweep, "", False),
     "rotate-keys": (one, rotate_keys, "", False),
@@ -414,9 +478,13 @@ SCENES = {
     "login-fails": (over_quota, logins, "store.note-login=fail@1", False),
     "delete-fails": (one, delete_fails, "plan.delete.clear.before=fail", False),
     "external": (one, external, "", False),
+    "clones": (one, clones, "", False),
+    "clone-fails": (one, clones, "plan.create.check-copy.after=fail", False),
     "approvals": (one, approvals, "", False),
+    "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),
     "start-cluster": (stopped, start_cluster, "", False),
+    "clients": (nothing, clients, "", False),
     "first-look": (nothing, first_look, "", True),
     "first-create": (nothing, first_create, "", True),
 }

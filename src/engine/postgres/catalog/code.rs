@@ -25,7 +25,7 @@ fn functions(major: u16) -> Query {
         if major >= PARSED_BODY_SINCE { "coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)" } else { "p.prosrc" };
     let sql = format!(
         r#"SELECT n.nspname AS "schema",
-            quote_ident(p.proname) || '(' || pg_get_function_identity_arguments(p.oid) || ')' AS "identity",
+            quote_ident(p.proname) || '(' || pg_get_function_identity_arguments(p.oid) || ')' AS "object",
             CASE p.prokind WHEN 'p' THEN 'procedure' WHEN 'a' THEN 'aggregate' WHEN 'w' THEN 'window' ELSE 'function' END
                 AS "form",
             nullif(pg_get_function_arguments(p.oid), pg_get_function_identity_arguments(p.oid)) AS "arguments",
@@ -39,7 +39,8 @@ fn functions(major: u16) -> Query {
             CASE WHEN p.procost <> CASE WHEN l.lanname IN ('c', 'internal') THEN 1 ELSE 100 END THEN p.procost END AS "cost",
             CASE WHEN p.proretset AND p.prorows <> 1000 THEN p.prorows END AS "rows",
             nullif(p.prosupport, 0)::regproc::text AS "support function",
-            (SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(p.proconfig) o) AS "settings",
+            CASE WHEN p.proconfig IS NOT NULL THEN (
+                SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(p.proconfig) o) END AS "settings",
             CASE WHEN p.prokind <> 'a' THEN {body} END AS "body",
             p.probin AS "library",
             a.aggtransfn::regproc::text AS "transition function",
@@ -68,7 +69,7 @@ fn operators() -> Query {
     let sql = format!(
         r#"SELECT n.nspname AS "schema",
             o.oprname || '(' || coalesce(format_type(nullif(o.oprleft, 0), NULL), 'none') || ', '
-                || coalesce(format_type(nullif(o.oprright, 0), NULL), 'none') || ')' AS "identity",
+                || coalesce(format_type(nullif(o.oprright, 0), NULL), 'none') || ')' AS "object",
             format_type(nullif(o.oprresult, 0), NULL) AS "result", nullif(o.oprcode, 0)::regproc::text AS "function",
             nullif(o.oprcom, 0)::regoperator::text AS "commutator", nullif(o.oprnegate, 0)::regoperator::text AS "negator",
             nullif(o.oprrest, 0)::regproc::text AS "restriction estimate", nullif(o.oprjoin, 0)::regproc::text AS "join estimate",
@@ -85,7 +86,7 @@ fn operators() -> Query {
 
 fn operator_families() -> Query {
     let sql = format!(
-        r#"SELECT n.nspname AS "schema", quote_ident(f.opfname) || ' using ' || quote_ident(m.amname) AS "identity",
+        r#"SELECT n.nspname AS "schema", quote_ident(f.opfname) || ' using ' || quote_ident(m.amname) AS "object",
             (SELECT string_agg(a.amopstrategy || ' ' || a.amopopr::regoperator::text, ', '
                 ORDER BY a.amopstrategy, a.amopopr::regoperator::text) FROM pg_amop a WHERE a.amopfamily = f.oid)
                 AS "operators",
@@ -104,7 +105,7 @@ fn operator_families() -> Query {
 
 fn operator_classes() -> Query {
     let sql = format!(
-        r#"SELECT n.nspname AS "schema", quote_ident(o.opcname) || ' using ' || quote_ident(m.amname) AS "identity",
+        r#"SELECT n.nspname AS "schema", quote_ident(o.opcname) || ' using ' || quote_ident(m.amname) AS "object",
             format_type(o.opcintype, NULL) AS "type", CASE WHEN o.opcdefault THEN 'yes' END AS "default",
             format_type(nullif(o.opckeytype, 0), NULL) AS "storage",
             (SELECT quote_ident(fn.nspname) || '.' || quote_ident(f.opfname) FROM pg_opfamily f
@@ -119,14 +120,16 @@ fn operator_classes() -> Query {
     Query::new(SchemaKind::OperatorClass, Reach::Schema, sql)
 }
 
+/// A cast that came with a type, to its multirange for instance, goes with it.
 fn casts() -> Query {
     let sql = format!(
-        r#"SELECT format_type(k.castsource, NULL) || ' as ' || format_type(k.casttarget, NULL) AS "identity",
+        r#"SELECT format_type(k.castsource, NULL) || ' as ' || format_type(k.casttarget, NULL) AS "object",
             nullif(k.castfunc, 0)::regprocedure::text AS "function",
             CASE k.castmethod WHEN 'b' THEN 'binary coercible' WHEN 'i' THEN 'by text' END AS "method",
             CASE k.castcontext WHEN 'a' THEN 'in assignments' WHEN 'i' THEN 'implicit' END AS "context",
             {comment} AS "comment"
-        FROM pg_cast k WHERE k.oid >= {USER_OID_MIN} AND {unowned}"#,
+        FROM pg_cast k WHERE k.oid >= {USER_OID_MIN} AND {unowned} AND NOT EXISTS (SELECT FROM pg_depend i
+            WHERE i.classid = 'pg_cast'::regclass AND i.objid = k.oid AND i.deptype = 'i')"#,
         unowned = no_extension("pg_cast", "k.oid"),
         comment = comment("pg_cast", "k.oid", "0"),
     );

@@ -14,7 +14,6 @@ mod types;
 mod views;
 mod whole;
 
-use std::fmt::Write as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +43,34 @@ const READING: Duration = Duration::from_secs(90);
 /// How often a reading begins anew when what it reads was dropped meanwhile.
 const ATTEMPTS_MAX: u32 = 3;
 
+/// Columns that hold a name, a word or a number, and are never too long.
+const SHORT: [&str; 24] = [
+    "kind",
+    "schema",
+    "of",
+    "name",
+    "owner",
+    "form",
+    "type",
+    "nullability",
+    "identity",
+    "collation",
+    "storage",
+    "compression",
+    "statistics target",
+    "inherited",
+    "persistence",
+    "primary key",
+    "valid",
+    "constraint",
+    "fires",
+    "start",
+    "increment",
+    "minimum",
+    "maximum",
+    "cache",
+];
+
 /// How the objects of a query are named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Naming {
@@ -64,7 +91,7 @@ enum Reach {
     Table,
 }
 
-/// One question to the catalogue. Its columns are `kind`, `schema`, `of`, `name` or `identity` (a name that needs no more
+/// One question to the catalogue. Its columns are `kind`, `schema`, `of`, `name` or `object` (a name that needs no more
 /// quotes), `owner` and `acl`, as far as there are any; each other is an attribute of its name.
 struct Query {
     kind: SchemaKind,
@@ -99,17 +126,19 @@ impl Query {
     /// Returns the statement, in which the server cuts what is too long: the aliases of the query's own columns are the only
     /// ones in quotes.
     fn bounded(&self) -> String {
-        let mut columns = String::new();
-        for name in self.sql.split(" AS \"").skip(1).filter_map(|rest| rest.split('"').next()) {
-            let comma = if columns.is_empty() { "" } else { ", " };
-            let written = write!(
-                columns,
-                "{comma}CASE WHEN octet_length(q.\"{name}\"::text) > {TEXT_BYTES_MAX} THEN 'sha256 ' || \
-                 encode(sha256(convert_to(q.\"{name}\"::text, 'UTF8')), 'hex') || ' of ' || octet_length(q.\"{name}\"::text) \
-                 || ' bytes' ELSE q.\"{name}\"::text END AS \"{name}\""
-            );
-            debug_assert!(written.is_ok(), "a text takes all");
-        }
+        let column = |name: &str| {
+            let text = format!("q.\"{name}\"::text");
+            if SHORT.contains(&name) {
+                return format!("{text} AS \"{name}\"");
+            }
+            format!(
+                "CASE WHEN octet_length({text}) > {TEXT_BYTES_MAX} THEN 'sha256 ' || \
+                 encode(sha256(convert_to({text}, 'UTF8')), 'hex') || ' of ' || octet_length({text}) || ' bytes' \
+                 ELSE {text} END AS \"{name}\""
+            )
+        };
+        let names = self.sql.split(" AS \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let columns = names.map(column).collect::<Vec<_>>().join(", ");
         format!("SELECT {columns} FROM ({} OFFSET 0) q", self.sql)
     }
 }
@@ -265,7 +294,7 @@ impl Reading<'_> {
                 "schema" => schema = schema_name(&neutral(value, names)),
                 "of" => of = Some(schema_name(&neutral(value, names))),
                 "name" => name = schema_name(&neutral(value, names)),
-                "identity" => name = neutral(value, names),
+                "object" => name = neutral(value, names),
                 "owner" if role(value, names) == OWNER => {}
                 "owner" => attributes.push(("owner".to_owned(), role(value, names))),
                 "definition" if self.major < views::UNQUALIFIED_SINCE && is_view(kind) => {

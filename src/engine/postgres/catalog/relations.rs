@@ -31,15 +31,17 @@ fn relations() -> Query {
                 FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent JOIN pg_namespace pn ON pn.oid = p.relnamespace
                 WHERE i.inhrelid = c.oid) AS "parents",
             CASE WHEN c.relispartition THEN pg_get_expr(c.relpartbound, c.oid) END AS "partition bound",
-            (SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(c.reloptions) o) AS "storage parameters",
+            CASE WHEN c.reloptions IS NOT NULL THEN (
+                SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(c.reloptions) o) END AS "storage parameters",
             (SELECT string_agg(o, ', ' ORDER BY o) FROM pg_class t, unnest(t.reloptions) o
                 WHERE t.oid = c.reltoastrelid) AS "toast parameters",
             CASE WHEN c.relrowsecurity THEN 'enabled' END AS "row security",
             CASE WHEN c.relforcerowsecurity THEN 'also for the owner' END AS "row security applies",
-            CASE c.relreplident WHEN 'n' THEN 'nothing' WHEN 'f' THEN 'full' WHEN 'i' THEN 'an index' END
-                AS "replica identity",
+            CASE WHEN c.relkind IN ('r', 'p', 'm') THEN CASE c.relreplident WHEN 'n' THEN 'nothing' WHEN 'f' THEN 'full'
+                WHEN 'i' THEN 'an index' END END AS "replica identity",
             (SELECT am.amname FROM pg_am am WHERE am.oid = c.relam AND am.amname <> 'heap') AS "access method",
-            (SELECT t.spcname FROM pg_tablespace t WHERE t.oid = c.reltablespace) AS "tablespace",
+            CASE WHEN c.reltablespace <> 0 THEN (
+                SELECT t.spcname FROM pg_tablespace t WHERE t.oid = c.reltablespace) END AS "tablespace",
             (SELECT fs.srvname FROM pg_foreign_table ft JOIN pg_foreign_server fs ON fs.oid = ft.ftserver
                 WHERE ft.ftrelid = c.oid) AS "server",
             (SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM pg_foreign_table ft, unnest(ft.ftoptions) o
@@ -88,8 +90,10 @@ fn columns(major: u16) -> Query {
                 WHEN 'p' THEN 'plain' WHEN 'e' THEN 'external' WHEN 'm' THEN 'main' ELSE 'extended' END END AS "storage",
             {compression} AS "compression",
             nullif(a.attstattarget, -1) AS "statistics target",
-            (SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(a.attoptions) o) AS "parameters",
-            (SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM unnest(a.attfdwoptions) o) AS "options set",
+            CASE WHEN a.attoptions IS NOT NULL THEN (
+                SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(a.attoptions) o) END AS "parameters",
+            CASE WHEN a.attfdwoptions IS NOT NULL THEN (
+                SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM unnest(a.attfdwoptions) o) END AS "options set",
             CASE WHEN NOT a.attislocal THEN 'from a parent' END AS "inherited",
             a.attacl AS "acl", {comment} AS "comment"
         FROM pg_attribute a
@@ -129,9 +133,11 @@ fn indexes() -> Query {
             CASE WHEN NOT x.indisvalid THEN 'no' END AS "valid",
             CASE WHEN x.indisclustered THEN 'yes' END AS "clustered on",
             CASE WHEN x.indisreplident THEN 'yes' END AS "replica identity",
-            (SELECT t.spcname FROM pg_tablespace t WHERE t.oid = i.reltablespace) AS "tablespace",
-            (SELECT string_agg(a.attnum || ': ' || a.attstattarget, ', ' ORDER BY a.attnum) FROM pg_attribute a
-                WHERE a.attrelid = i.oid AND a.attstattarget >= 0) AS "statistics targets",
+            CASE WHEN i.reltablespace <> 0 THEN (
+                SELECT t.spcname FROM pg_tablespace t WHERE t.oid = i.reltablespace) END AS "tablespace",
+            CASE WHEN x.indexprs IS NOT NULL THEN (
+                SELECT string_agg(a.attnum || ': ' || a.attstattarget, ', ' ORDER BY a.attnum) FROM pg_attribute a
+                WHERE a.attrelid = i.oid AND a.attstattarget >= 0) END AS "statistics targets",
             {comment} AS "comment"
         FROM pg_index x
         JOIN pg_class i ON i.oid = x.indexrelid AND NOT i.relispartition

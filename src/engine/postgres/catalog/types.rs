@@ -112,7 +112,7 @@ fn conversions() -> Query {
 
 fn text_search_configurations() -> Query {
     let sql = format!(
-        r#"SELECT n.nspname AS "schema", 'configuration ' || quote_ident(k.cfgname) AS "identity",
+        r#"SELECT n.nspname AS "schema", quote_ident(k.cfgname) || ' (configuration)' AS "object",
             (SELECT p.prsname FROM pg_ts_parser p WHERE p.oid = k.cfgparser) AS "parser",
             (SELECT string_agg(m.maptokentype || ': ' || m.mapdict::regdictionary::text, ', '
                 ORDER BY m.maptokentype, m.mapseqno) FROM pg_ts_config_map m WHERE m.mapcfg = k.oid) AS "mappings",
@@ -128,7 +128,7 @@ fn text_search_configurations() -> Query {
 
 fn text_search_dictionaries() -> Query {
     let sql = format!(
-        r#"SELECT n.nspname AS "schema", 'dictionary ' || quote_ident(k.dictname) AS "identity",
+        r#"SELECT n.nspname AS "schema", quote_ident(k.dictname) || ' (dictionary)' AS "object",
             (SELECT t.tmplname FROM pg_ts_template t WHERE t.oid = k.dicttemplate) AS "template",
             k.dictinitoption AS "options", pg_get_userbyid(k.dictowner) AS "owner", {comment} AS "comment"
         FROM pg_ts_dict k JOIN pg_namespace n ON n.oid = k.dictnamespace

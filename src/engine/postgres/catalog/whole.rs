@@ -31,7 +31,7 @@ pub(super) fn queries() -> Vec<Query> {
 }
 
 fn database() -> Query {
-    let sql = r#"SELECT 'settings' AS "identity",
+    let sql = r#"SELECT 'settings' AS "object",
             (SELECT string_agg(o, ', ' ORDER BY o) FROM pg_db_role_setting s, unnest(s.setconfig) o
                 WHERE s.setdatabase = d.oid AND s.setrole = 0) AS "settings",
             (SELECT string_agg(quote_ident(pg_get_userbyid(s.setrole)) || ': ' || o, ', ' ORDER BY s.setrole, o)
@@ -62,7 +62,10 @@ fn extensions() -> Query {
 }
 
 fn options(column: &str) -> String {
-    format!("(SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM unnest({column}) o)")
+    format!(
+        "CASE WHEN {column} IS NOT NULL THEN (
+                SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM unnest({column}) o) END"
+    )
 }
 
 fn wrappers() -> Query {
@@ -94,7 +97,7 @@ fn servers() -> Query {
 /// Only that there is one: the catalogue itself is nobody's to read, as passwords are in it.
 fn user_mappings() -> Query {
     let sql =
-        r#"SELECT quote_ident(m.usename) || ' on ' || quote_ident(m.srvname) AS "identity" FROM pg_user_mappings m"#;
+        r#"SELECT quote_ident(m.usename) || ' on ' || quote_ident(m.srvname) AS "object" FROM pg_user_mappings m"#;
     Query::new(SchemaKind::UserMapping, Reach::Database, sql.to_owned())
 }
 
@@ -102,7 +105,7 @@ fn privileges(namespace: &str, of_kind: &str, on: Grantable) -> Query {
     let sql = format!(
         r#"SELECT 'of ' || quote_ident(pg_get_userbyid(d.defaclrole)) || ' on ' || CASE d.defaclobjtype WHEN 'r' THEN 'tables'
                 WHEN 'S' THEN 'sequences' WHEN 'f' THEN 'functions' WHEN 'T' THEN 'types' WHEN 'n' THEN 'schemas'
-                ELSE 'large objects' END || coalesce(' in ' || quote_ident(n.nspname), '') AS "identity",
+                ELSE 'large objects' END || coalesce(' in ' || quote_ident(n.nspname), '') AS "object",
             d.defaclacl AS "acl"
         FROM pg_default_acl d LEFT JOIN pg_namespace n ON n.oid = d.defaclnamespace
         WHERE d.defaclnamespace {namespace} {of_kind}"#

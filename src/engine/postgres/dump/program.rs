@@ -25,8 +25,8 @@ use crate::model::{Code, Failure, fault};
 
 /// What is moved at once.
 const CHUNK_BYTES: usize = 64 << 10;
-/// The most of standard error that is looked at; the rest is read and forgotten.
-const STDERR_BYTES_MAX: usize = 16 << 10;
+/// The most of a line of standard error that is looked at; the rest is read and forgotten.
+const LINE_BYTES_MAX: usize = 1 << 10;
 /// The longest list of an archive's entries: a hundred thousand objects with long names.
 const LIST_BYTES_MAX: usize = 64 << 20;
 /// How long `pg_dump` waits for a lock that somebody on the source holds.
@@ -254,8 +254,12 @@ impl Programs {
 }
 
 /// What every restore is asked for.
-const RESTORE_ARGUMENTS: [&str; 9] = [
+const RESTORE_ARGUMENTS: [&str; 11] = [
+    // it names the entry at which it stops only so
+    "--verbose",
     "--no-password",
+    // where tables hide rows from their owner too, what is built on them is built as the owner sees it
+    "--enable-row-security",
     "--no-owner",
     "--no-privileges",
     "--no-subscriptions",
@@ -333,14 +337,14 @@ impl Running {
     /// Waits until it has ended. Its standard error is read meanwhile, so that it is never held up by it.
     async fn end(mut self) -> Result<(), Broken> {
         let stderr = self.stderr.take();
-        let (said, status) = tokio::join!(read_some(stderr), self.child.wait());
+        let (entry, status) = tokio::join!(named_entry(stderr), self.child.wait());
         let status = status.map_err(Broken::Move)?;
         // Its number may be another's from here on.
         self.group = None;
         if status.success() {
             return Ok(());
         }
-        Err(Broken::Failed { program: self.program, status, entry: entry_of(&said) })
+        Err(Broken::Failed { program: self.program, status, entry })
     }
 
     fn kill(&mut self) {
@@ -363,18 +367,24 @@ async fn read_list(from: impl AsyncRead + Unpin) -> Result<Vec<u8>, Broken> {
     if list.len() > LIST_BYTES_MAX { Err(Broken::ListTooLong) } else { Ok(list) }
 }
 
-/// Reads to the end, and returns the beginning.
-async fn read_some(stderr: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
-    let mut said = Vec::new();
-    let Some(mut stderr) = stderr else { return said };
+/// Reads to the end, and returns the entry that is named first.
+async fn named_entry(stderr: Option<impl AsyncRead + Unpin>) -> Option<Entry> {
+    let mut stderr = stderr?;
+    let (mut entry, mut line) = (None, Vec::new());
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(read) = stderr.read(&mut chunk).await
         && read > 0
     {
-        let room = STDERR_BYTES_MAX.saturating_sub(said.len()).min(read);
-        said.extend_from_slice(chunk.get(..room).unwrap_or_default());
+        for part in chunk.get(..read).unwrap_or_default().split_inclusive(|byte| *byte == b'\n') {
+            let room = LINE_BYTES_MAX.saturating_sub(line.len()).min(part.len());
+            line.extend_from_slice(part.get(..room).unwrap_or_default());
+            if part.ends_with(b"\n") {
+                entry = entry.or_else(|| entry_of(&line));
+                line.clear();
+            }
+        }
     }
-    said
+    entry.or_else(|| entry_of(&line))
 }
 
 /// What entries of archives are, the longer words first where one begins another.
@@ -422,17 +432,16 @@ const CLASSES: [(&str, &str); 41] = [
     ("FOREIGN TABLE", "foreign table"),
 ];
 
-/// Finds the entry at which a restore stopped.
-fn entry_of(said: &[u8]) -> Option<Entry> {
-    const NAME_CHARS_MAX: usize = 128;
-    let said = String::from_utf8_lossy(said);
-    let line = said.lines().find_map(|line| line.split_once("from TOC entry ").map(|(_, entry)| entry))?;
-    let entry = line.splitn(4, ' ').nth(3)?;
+/// Reads the entry at which a restore stopped, if a line names it.
+fn entry_of(line: &[u8]) -> Option<Entry> {
+    let line = String::from_utf8_lossy(line);
+    let (_, entry) = line.trim_end().split_once("from TOC entry ")?;
+    let entry = entry.splitn(4, ' ').nth(3)?;
     let (word, class) =
         CLASSES.iter().find(|(word, _)| entry.strip_prefix(word).is_some_and(|rest| rest.starts_with(' ')))?;
     let rest = entry.get(word.len() + 1..)?;
     let name = rest.rsplit_once(' ').map_or(rest, |(name, _owner)| name);
-    let name: String = name.chars().take(NAME_CHARS_MAX).flat_map(char::escape_default).collect();
+    let name: String = name.chars().flat_map(char::escape_default).collect();
     Some(Entry { class, name })
 }
 
@@ -455,10 +464,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_standard_error_the_beginning_is_kept_and_all_is_read() {
-        for bytes in [STDERR_BYTES_MAX - 1, STDERR_BYTES_MAX, STDERR_BYTES_MAX + CHUNK_BYTES] {
-            let said = read_some(Some(tokio::io::repeat(b'x').take(bytes as u64))).await;
-            assert_eq!(said.len(), bytes.min(STDERR_BYTES_MAX));
+    async fn of_a_line_of_standard_error_the_beginning_is_looked_at_and_all_is_read() {
+        let line = "pg_restore: from TOC entry 215; 1259 16385 TABLE t ana\n";
+        for (before, found) in [(0, true), (LINE_BYTES_MAX - line.len(), true), (LINE_BYTES_MAX, false)] {
+            let mut said = vec![b'x'; before];
+            said.extend_from_slice(line.as_bytes());
+            assert_eq!(named_entry(Some(said.as_slice())).await.is_some(), found, "{before}");
+            let long = [vec![b'x'; 3 * CHUNK_BYTES], b"\n".to_vec(), line.as_bytes().to_vec()].concat();
+            assert!(named_entry(Some(long.as_slice())).await.is_some());
         }
     }
 
@@ -470,13 +483,13 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_entry_is_found_and_no_command_is_shown() {
+    #[tokio::test]
+    async fn the_entry_is_found_and_no_command_is_shown() {
         let said = b"pg_restore: while PROCESSING TOC:\n\
             pg_restore: from TOC entry 215; 1259 16385 MATERIALIZED VIEW DATA daily totals ana\n\
             pg_restore: error: could not execute query: ERROR:  function f() does not exist\n\
             Command was: REFRESH MATERIALIZED VIEW public.daily 'hunter2';\n";
-        let entry = entry_of(said).unwrap();
+        let entry = named_entry(Some(said.as_slice())).await.unwrap();
         assert_eq!((entry.class, entry.name.as_str()), ("rows of materialised view", "daily totals"));
         assert_eq!(entry_of(b"pg_restore: error: hunter2"), None);
     }

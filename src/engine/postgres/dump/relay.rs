@@ -6,6 +6,8 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::system;
 use super::workdir::WorkDir;
@@ -28,6 +30,10 @@ use crate::model::fault;
 const CHUNK_BYTES: usize = 64 << 10;
 /// The most of one message that is kept to be looked at: errors are shorter, rows are not looked at.
 const KEPT_BYTES_MAX: usize = 16 << 10;
+/// The beginning of the first message: its length, and what it asks for.
+const HEAD_BYTES: usize = 8;
+/// What a request to stop a statement asks for, in place of a protocol version.
+const CANCEL_REQUEST: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
 /// How long telling a server to stop may take.
 const CANCEL_WAIT: Duration = Duration::from_secs(5);
 /// The longest path of a socket that the system takes, in bytes.
@@ -74,7 +80,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Listens on socket `number` in `work` for `connections`, one after another.
+    /// Listens on socket `number` in `work` for as many `connections`.
     pub(super) fn listen(
         work: &WorkDir,
         number: u16,
@@ -85,15 +91,19 @@ impl Relay {
         let path = work.path().join(format!(".s.PGSQL.{number}"));
         let listener = bind(work, &path).map_err(system("make a socket"))?;
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let line = Line { seen: Arc::clone(&seen), endpoint: endpoint.clone(), timeout, uid: work.uid() };
+        let line = Arc::new(Line {
+            seen: Arc::clone(&seen),
+            endpoint: endpoint.clone(),
+            timeout,
+            uid: work.uid(),
+            left: AtomicU32::new(connections),
+        });
         let task = tokio::spawn(async move {
-            let mut left = connections;
-            while left > 0 {
-                let Ok((client, _)) = listener.accept().await else { return };
-                if line.is_the_programs(&client) {
-                    left -= 1;
-                    line.carry(client).await;
-                }
+            // They end with this task.
+            let mut carried = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let line = Arc::clone(&line);
+                carried.spawn(async move { line.admit(client).await });
             }
         });
         Ok(Self { seen, endpoint: endpoint.clone(), task })
@@ -155,9 +165,24 @@ struct Line {
     endpoint: Endpoint,
     timeout: Duration,
     uid: u32,
+    /// How many connections are still due.
+    left: AtomicU32,
 }
 
 impl Line {
+    /// Carries one of the connections that are due. A program that fails opens another to stop its statement, and waits
+    /// until that is closed: closing it is all there is to do, as its session ends with it.
+    async fn admit(&self, mut client: UnixStream) {
+        let mut head = [0; HEAD_BYTES];
+        if !self.is_the_programs(&client) || client.read_exact(&mut head).await.is_err() {
+            return;
+        }
+        let one_less = |left: u32| left.checked_sub(1);
+        if !head.ends_with(&CANCEL_REQUEST) && self.left.fetch_update(Relaxed, Relaxed, one_less).is_ok() {
+            self.carry(client, &head).await;
+        }
+    }
+
     /// Returns whether the one at the other end runs as the programs do, or as we do.
     fn is_the_programs(&self, client: &UnixStream) -> bool {
         let us = rustix::process::geteuid().as_raw();
@@ -165,7 +190,7 @@ impl Line {
     }
 
     /// Connects, and carries what is said until one side ends it.
-    async fn carry(&self, client: UnixStream) {
+    async fn carry(&self, client: UnixStream, head: &[u8]) {
         let passed = fault::pass("socket.relay.connect")
             .await
             .map_err(|e| NetError::Unreachable(io::Error::from(e).to_string()));
@@ -181,21 +206,26 @@ impl Line {
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = tokio::io::split(stream);
         let ready = Notify::new();
+        let key = Mutex::new(None);
         let silence = async {
             if tokio::time::timeout(fault::within(self.timeout), ready.notified()).await.is_ok() {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = ask(from_client, to_server) => {}
-            lost = self.answer(from_server, to_client, private, &ready) => {
+            () = ask(from_client, to_server, head) => {}
+            lost = self.answer(from_server, to_client, private, &ready, &key) => {
                 if let Some(lost) = lost {
                     self.lose(lost);
                 }
             }
             () = silence => self.lose(Lost::Silent(self.timeout)),
         }
-        lock(&self.seen).key = None;
+        let own = key.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
+        if seen.key == own {
+            seen.key = None;
+        }
     }
 
     fn lose(&self, lost: Lost) {
@@ -209,6 +239,7 @@ impl Line {
         mut client: OwnedWriteHalf,
         private: bool,
         ready: &Notify,
+        key: &Mutex<Option<(i32, i32)>>,
     ) -> Option<Lost> {
         let mut messages = Messages::default();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -222,7 +253,10 @@ impl Line {
                 b'R' => {
                     exposed |= !private && matches!(body.first_chunk().map(|b| u32::from_be_bytes(*b)), Some(3 | 5))
                 }
-                b'K' => lock(&self.seen).key = key_of(body),
+                b'K' => {
+                    *key.lock().unwrap_or_else(PoisonError::into_inner) = key_of(body);
+                    lock(&self.seen).key = key_of(body);
+                }
                 b'Z' => ready.notify_one(),
                 b'E' => _ = lock(&self.seen).error.get_or_insert_with(|| reported(body)),
                 _ => {}
@@ -238,21 +272,22 @@ impl Line {
 }
 
 /// Carries what the program asks, until it ends.
-async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>) {
+async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>, head: &[u8]) {
     let mut chunk = vec![0; CHUNK_BYTES];
+    let mut news = head;
     loop {
-        let read = match client.read(&mut chunk).await {
-            Ok(0) | Err(_) => break,
-            Ok(read) => chunk.get(..read).unwrap_or_default(),
-        };
         let sent = async {
-            server.write_all(read).await?;
+            server.write_all(news).await?;
             server.flush().await
         };
         if sent.await.is_err() {
             // What the server has to say about it is read on the other side.
             std::future::pending::<()>().await;
         }
+        news = match client.read(&mut chunk).await {
+            Ok(0) | Err(_) => break,
+            Ok(read) => chunk.get(..read).unwrap_or_default(),
+        };
     }
     server.shutdown().await.unwrap_or_default();
 }
@@ -267,13 +302,13 @@ struct Messages {
 
 impl Messages {
     fn follow(&mut self, mut bytes: &[u8], mut on: impl FnMut(u8, &[u8])) {
-        const HEAD_BYTES: usize = 5;
+        const TAG_AND_LENGTH: usize = 5;
         while !bytes.is_empty() {
-            if self.left == 0 && self.head.len() < HEAD_BYTES {
-                let (taken, rest) = bytes.split_at((HEAD_BYTES - self.head.len()).min(bytes.len()));
+            if self.left == 0 && self.head.len() < TAG_AND_LENGTH {
+                let (taken, rest) = bytes.split_at((TAG_AND_LENGTH - self.head.len()).min(bytes.len()));
                 self.head.extend_from_slice(taken);
                 bytes = rest;
-                let Some(length) = self.head.get(1..HEAD_BYTES).and_then(|b| b.first_chunk()) else { continue };
+                let Some(length) = self.head.get(1..TAG_AND_LENGTH).and_then(|b| b.first_chunk()) else { continue };
                 self.left = (u32::from_be_bytes(*length) as usize).saturating_sub(4);
             } else {
                 let (taken, rest) = bytes.split_at(self.left.min(bytes.len()));

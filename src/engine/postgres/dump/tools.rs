@@ -11,6 +11,9 @@ use crate::engine::postgres::managed::{self, BinarySettings, RunAs};
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::model::{Code, Failure, fault};
 
+/// As whom the programs run where root has no user for a server.
+const ANYBODY: &str = "nobody";
+
 /// A pair of programs of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tools {
@@ -20,11 +23,14 @@ pub(super) struct Tools {
 
 /// Returns as whom the programs run: as whom the managed server does, which root is not.
 pub(super) fn user(server: &PostgresServer) -> Result<Option<RunAs>, EngineError> {
-    let name = match &server.settings().source {
-        ServerSource::Managed(settings) => settings.run_as.as_str(),
-        ServerSource::External(_) => managed::DEFAULT_USER,
-    };
-    managed::cluster_user(name).map_err(|error| super::known(error.into()))
+    let failed = |error: managed::ManagedError| super::known(error.into());
+    match &server.settings().source {
+        ServerSource::Managed(settings) => managed::cluster_user(&settings.run_as).map_err(failed),
+        // A machine without a server of its own may have no such user.
+        ServerSource::External(_) => {
+            managed::cluster_user(managed::DEFAULT_USER).or_else(|_| managed::cluster_user(ANYBODY)).map_err(failed)
+        }
+    }
 }
 
 /// Finds the programs for a copy from a server of `source` to one of `target`.

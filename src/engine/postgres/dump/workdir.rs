@@ -20,6 +20,9 @@ const PREFIX: &str = "copy-";
 /// What the names of their locks end with.
 const LOCK: &str = ".lock";
 
+/// How many names are tried for a directory.
+const NAMES_TRIED_MAX: u32 = 5;
+
 /// The directory of one copy.
 #[derive(Debug)]
 pub(super) struct WorkDir {
@@ -39,10 +42,21 @@ impl WorkDir {
         fault::reach("file.copy-dir.make")?;
         let mode = if user.is_some() { 0o711 } else { 0o700 };
         DirBuilder::new().recursive(true).mode(mode).create(base)?;
-        let name = format!("{PREFIX}{:08x}{:04x}", std::process::id(), random());
-        let (path, lock_path) = (base.join(&name), base.join(format!("{name}{LOCK}")));
-        let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock_path)?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let mut tried = 0;
+        let (path, lock_path, lock) = loop {
+            tried += 1;
+            let name = format!("{PREFIX}{:08x}{:04x}", std::process::id(), random());
+            let (path, lock_path) = (base.join(&name), base.join(format!("{name}{LOCK}")));
+            let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock_path)?;
+            let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
+            // Somebody who sweeps may have taken it for one that was left, in the moment before it was locked.
+            if locked.is_ok() && lock_path.exists() {
+                break (path, lock_path, lock);
+            }
+            if tried == NAMES_TRIED_MAX {
+                return Err(io::Error::other("every name that was tried was swept away"));
+            }
+        };
         let this = Self { path, lock_path, lock, user: user.cloned() };
         DirBuilder::new().mode(0o700).create(&this.path)?;
         Ok(this)

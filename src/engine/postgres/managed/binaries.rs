@@ -76,7 +76,7 @@ pub(in crate::engine::postgres) fn tool_dirs(settings: &BinarySettings) -> Vec<P
 }
 
 /// Folders to look into, the operator's first.
-fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
+pub(super) fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = settings.bin_dir.iter().cloned().collect();
     for (parent, rest) in VERSIONED {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };

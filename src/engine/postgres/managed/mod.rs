@@ -10,6 +10,7 @@ mod error;
 mod home;
 mod install;
 mod process;
+mod tools;
 mod user;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ pub(super) use binaries::{VERSION_WAIT, tool_dirs};
 pub use error::ManagedError;
 pub use home::Home;
 pub use install::{InstallError, install};
+pub(super) use tools::dump_tools;
 pub use user::RunAs;
 pub(super) use user::{DEFAULT_USER, cluster_user, command};
 
