@@ -195,7 +195,7 @@ fn a_password_reaches_the_programs_by_no_argument_and_no_variable() {
     for program in ["pg_dump", "pg_restore"] {
         let real = cluster.bin_dir.join(program);
         let script = format!(
-            "#!/bin/sh\n{{ id -u; env; echo \"$0 $*\"; stat -c '%a %A' \"$PGPASSFILE\" \"$(dirname \"$PGPASSFILE\")\"; }} >>{} 2>/dev/null\nexec {} \"$@\"\n",
+            "#!/bin/sh\n[ -z \"$PGPASSFILE\" ] || {{ id -u; env; echo \"$0 $*\"; stat -c '%a %A' \"$PGPASSFILE\" \"$(dirname \"$PGPASSFILE\")\"; }} >>{} 2>/dev/null\nexec {} \"$@\"\n",
             log.display(),
             real.display()
         );

@@ -4,7 +4,7 @@
 //! view ever sees what is replaced. Then each table is written anew, so that nothing of it stays in its files. The keys of
 //! hashes are made by the server in a temporary table, and are gone with the transaction: they are in no statement and no log.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use tokio_postgres::types::{ToSql, Type};
 
@@ -220,15 +220,15 @@ pub(super) async fn apply(
     session.batch_execute(&time).await.map_err(&failed)?;
     session.batch_execute("BEGIN").await.map_err(&failed)?;
     session.batch_execute(KEYS).await.map_err(&failed)?;
-    let mut tables: BTreeMap<&TableName, ()> = BTreeMap::new();
+    let mut tables: BTreeSet<&TableName> = BTreeSet::new();
     for mask in &job.options.masks {
         let column = column_of(plan, mask)?;
         job.progress.report(999, 1000, "masking");
-        tables.insert(&mask.table, ());
+        tables.insert(&mask.table);
         replace(session, column, mask, job).await?;
     }
     session.batch_execute("COMMIT").await.map_err(&failed)?;
-    for table in tables.keys() {
+    for table in tables {
         let name = format!("{}.{}", ident(&table.schema), ident(&table.table));
         session.batch_execute(&format!("VACUUM FULL {name}")).await.map_err(&failed)?;
     }

@@ -356,10 +356,9 @@ async fn choose_extensions(
     };
     let session = server.admin_session().await?;
     let sorted = extensions::sorted(&session, profile, &names).await?;
-    let planned = extensions::plan(&session, profile, &sorted, info.superuser).await.map_err(|error| match error {
-        EngineError::Known(failure) => without(*failure),
-        other => other,
-    })?;
+    let planned = extensions::plan(&session, profile, &sorted, info.superuser).await;
+    let planned =
+        planned.map_err(|error| if let EngineError::Known(failure) = error { without(*failure) } else { error })?;
     let allowed = &job.options.allowed_extensions;
     if let Some(name) = names.iter().find(|name| !allowed.contains(name)) {
         let name = name.escape_default();

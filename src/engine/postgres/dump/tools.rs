@@ -2,14 +2,12 @@
 //!
 //! Newer programs than the server are not used: what they write may hold settings that it does not know.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use crate::engine::EngineError;
-use crate::engine::postgres::admin::major_of;
-use crate::engine::postgres::managed::{self, BinarySettings, RunAs};
+use crate::engine::postgres::managed::{self, RunAs};
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
-use crate::model::{Code, Failure, fault};
+use crate::model::{Code, Failure};
 
 /// As whom the programs run where root has no user for a server.
 const ANYBODY: &str = "nobody";
@@ -17,7 +15,6 @@ const ANYBODY: &str = "nobody";
 /// A pair of programs of one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tools {
-    pub(super) major: u16,
     pub(super) bin_dir: PathBuf,
 }
 
@@ -34,30 +31,15 @@ pub(super) fn user(server: &PostgresServer) -> Result<Option<RunAs>, EngineError
 }
 
 /// Finds the programs for a copy from a server of `source` to one of `target`.
-pub(super) async fn find(server: &Arc<PostgresServer>, source: u16, target: u16) -> Result<Tools, EngineError> {
-    let user = user(server)?;
-    let mut found: Vec<Tools> = Vec::new();
-    for dir in managed::tool_dirs(tool_settings(server)) {
-        if let Some(major) = examine(&dir, user.as_ref()).await
-            && found.iter().all(|tools| tools.major != major)
-        {
-            let exact = major == target;
-            found.push(Tools { major, bin_dir: dir });
-            if exact {
-                break;
-            }
-        }
-    }
-    let fits = |tools: &&Tools| (source..=target).contains(&tools.major);
-    let best = found.iter().filter(fits).max_by_key(|tools| tools.major).cloned();
+pub(super) async fn find(server: &PostgresServer, source: u16, target: u16) -> Result<Tools, EngineError> {
+    let found = managed::dump_tools(&server.settings().tools).await;
+    let fits = |tools: &&managed::DumpTools| (source..=target).contains(&tools.major);
+    let best = found.iter().filter(fits).max_by_key(|tools| tools.major);
+    let best = best.map(|tools| Tools { bin_dir: tools.dir.clone() });
     best.ok_or_else(|| missing(source, target, &found))
 }
 
-fn tool_settings(server: &PostgresServer) -> &BinarySettings {
-    &server.settings().tools
-}
-
-fn missing(source: u16, target: u16, found: &[Tools]) -> EngineError {
+fn missing(source: u16, target: u16, found: &[managed::DumpTools]) -> EngineError {
     let majors: Vec<String> = found.iter().map(|tools| tools.major.to_string()).collect();
     let there = if majors.is_empty() {
         "there are none".to_owned()
@@ -69,24 +51,4 @@ fn missing(source: u16, target: u16, found: &[Tools]) -> EngineError {
     super::known(Failure::new(Code::PostgresVersionUnavailable, text).hint(format!(
         "install the client programs of Postgres {target}, or set `PGSANDBOX_POSTGRES_{target}_BIN_DIR`"
     )))
-}
-
-/// Returns the major of the programs in a folder, if both are there and say the same.
-async fn examine(dir: &Path, user: Option<&RunAs>) -> Option<u16> {
-    let dump = version(dir, "pg_dump", user).await?;
-    let restore = version(dir, "pg_restore", user).await?;
-    (dump == restore).then_some(dump)
-}
-
-async fn version(dir: &Path, program: &str, user: Option<&RunAs>) -> Option<u16> {
-    let path = dir.join(program);
-    if !path.is_file() {
-        return None;
-    }
-    fault::pass("spawn.tool-version").await.ok()?;
-    let mut command = tokio::process::Command::from(managed::command(&path, user));
-    command.arg("--version").kill_on_drop(true);
-    let output = tokio::time::timeout(fault::within(managed::VERSION_WAIT), command.output()).await.ok()?.ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    major_of(text.strip_prefix(&format!("{program} (PostgreSQL) "))?)
 }

@@ -28,7 +28,8 @@ const NAMES_TRIED_MAX: u32 = 5;
 pub(super) struct WorkDir {
     path: PathBuf,
     lock_path: PathBuf,
-    lock: File,
+    /// Held as long as the directory is used.
+    _lock: File,
     user: Option<RunAs>,
 }
 
@@ -57,7 +58,7 @@ impl WorkDir {
                 return Err(io::Error::other("every name that was tried was swept away"));
             }
         };
-        let this = Self { path, lock_path, lock, user: user.cloned() };
+        let this = Self { path, lock_path, _lock: lock, user: user.cloned() };
         DirBuilder::new().mode(0o700).create(&this.path)?;
         Ok(this)
     }
@@ -116,7 +117,6 @@ impl WorkDir {
 impl Drop for WorkDir {
     fn drop(&mut self) {
         remove(&self.path, &self.lock_path);
-        let _: &File = &self.lock;
     }
 }
 

@@ -18,11 +18,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 pub use binaries::{BinarySettings, Installation, discover};
-pub(super) use binaries::{VERSION_WAIT, tool_dirs};
 pub use error::ManagedError;
 pub use home::Home;
 pub use install::{InstallError, install};
-pub(super) use tools::dump_tools;
+pub(super) use tools::{DumpTools, dump_tools};
 pub use user::RunAs;
 pub(super) use user::{DEFAULT_USER, cluster_user, command};
 
