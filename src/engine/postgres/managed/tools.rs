@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::binaries::BinarySettings;
+use super::binaries::{BinarySettings, tool_dirs};
 use super::user::ENVIRONMENT;
 use crate::model::fault;
 
@@ -28,7 +28,7 @@ pub(in crate::engine::postgres) struct DumpTools {
 /// Returns what there is, the newest first.
 pub(in crate::engine::postgres) async fn dump_tools(settings: &BinarySettings) -> Vec<DumpTools> {
     let mut found: Vec<DumpTools> = Vec::new();
-    for dir in super::tool_dirs(settings) {
+    for dir in tool_dirs(settings) {
         if found.iter().any(|tools| tools.dir == dir) || !PROGRAMS.iter().all(|name| dir.join(name).is_file()) {
             continue;
         }
