@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::binaries::BinarySettings;
+use super::binaries::{BinarySettings, candidates};
 use super::user::ENVIRONMENT;
 use crate::model::fault;
 
@@ -28,7 +28,10 @@ pub(in crate::engine::postgres) struct DumpTools {
 /// Returns what there is, the newest first.
 pub(in crate::engine::postgres) async fn dump_tools(settings: &BinarySettings) -> Vec<DumpTools> {
     let mut found: Vec<DumpTools> = Vec::new();
-    for dir in super::tool_dirs(settings) {
+    let mut dirs: Vec<PathBuf> = settings.bin_dir_by_major.values().cloned().collect();
+    dirs.extend(candidates(settings));
+    dirs.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths).filter(|dir| dir.is_absolute()));
+    for dir in dirs {
         if found.iter().any(|tools| tools.dir == dir) || !PROGRAMS.iter().all(|name| dir.join(name).is_file()) {
             continue;
         }
