@@ -76,7 +76,7 @@ pub(super) fn tool_dirs(settings: &BinarySettings) -> Vec<PathBuf> {
 }
 
 /// Folders to look into, the operator's first.
-fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
+pub(super) fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = settings.bin_dir.iter().cloned().collect();
     for (parent, rest) in VERSIONED {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };
