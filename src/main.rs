@@ -1,5 +1,8 @@
 //! Arguments in, exit code out.
 
+// What a call awaits is nested deep, and its layout is computed here.
+#![recursion_limit = "256"]
+
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 

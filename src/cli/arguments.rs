@@ -1,8 +1,7 @@
 //! The command line's grammar; operations' commands are made from the list.
 
-use clap::builder::{EnumValueParser, PossibleValuesParser, TypedValueParser as _};
+use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use clap_complete::Shell;
 use serde_json::{Map, Value, json};
 
 use crate::operation::schema::JsonObject;
@@ -44,10 +43,7 @@ pub(super) fn command() -> Command {
                 .arg(
                     Arg::new("shell")
                         .required(true)
-                        .value_parser(EnumValueParser::<Shell>::new().try_map(|shell| match shell {
-                            Shell::Bash | Shell::Zsh | Shell::Fish => Ok(shell),
-                            _ => Err("`bash`, `zsh` and `fish` are known"),
-                        }))
+                        .value_parser(["bash", "zsh", "fish"])
                         .help("bash, zsh or fish"),
                 ),
         )

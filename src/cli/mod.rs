@@ -92,9 +92,13 @@ pub fn run_apart(matches: &ArgMatches) -> ExitCode {
 
 /// Prints what makes a shell complete this program's commands and options.
 fn completions(of: &ArgMatches) -> ExitCode {
-    let Some(shell) = of.get_one::<clap_complete::Shell>("shell") else { return ExitCode::FAILURE };
+    let shell = match of.get_one::<String>("shell").map(String::as_str) {
+        Some("bash") => clap_complete::Shell::Bash,
+        Some("zsh") => clap_complete::Shell::Zsh,
+        _ => clap_complete::Shell::Fish,
+    };
     let mut script = Vec::new();
-    clap_complete::generate(*shell, &mut arguments::command(), env!("CARGO_PKG_NAME"), &mut script);
+    clap_complete::generate(shell, &mut arguments::command(), env!("CARGO_PKG_NAME"), &mut script);
     render::json(String::from_utf8_lossy(&script).trim_end());
     ExitCode::SUCCESS
 }

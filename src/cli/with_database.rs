@@ -16,9 +16,10 @@ use tokio_util::sync::CancellationToken;
 use super::render::{self, Format, say};
 use super::{Said, request};
 use crate::app::App;
-use crate::command::TIMEOUT_SECONDS_MAX;
-use crate::model::{Code, Console, OutputStream, Transport};
+use crate::command::{TIMEOUT_SECONDS_MAX, argv};
+use crate::model::{Code, Console, Failure, OutputStream, Transport};
 use crate::operation::Envelope;
+use crate::operation::envelope::EnvelopeError;
 use crate::operation::schema::JsonObject;
 use crate::service::Request;
 
@@ -91,6 +92,18 @@ pub(super) async fn run(matches: &ArgMatches, app: &App, format: Format) -> Exit
     let stop = Stop::listen();
     let cleanup = Cleanup::of(matches.get_one::<String>("cleanup").map(String::as_str).unwrap_or_default());
     let mut session = Session { code: FAILED, state: "none", ..Session::default() };
+    let words: Vec<String> = matches.get_many("command").into_iter().flatten().cloned().collect();
+    if let Err(error) = argv::check(&words) {
+        // No sandbox is made for what would be refused with it.
+        let failure = Failure::from(error);
+        if format == Format::Json {
+            session.errors.extend(serde_json::to_value(EnvelopeError::from(&failure)).ok());
+            render::json(&session.result(cleanup).to_string());
+        } else {
+            render::failures(std::slice::from_ref(&failure), format);
+        }
+        return ExitCode::from(FAILED);
+    }
     let created = call(app, "create_database", create_input(matches), stop.cancel.clone(), None).await;
     session.take(&created, format);
     if let Some(result) = created.result {

@@ -97,12 +97,16 @@ fn start(order: &Order, passed: Option<OwnedFd>) -> Result<Child, Ending> {
         (Input::Passed, Some(descriptor)) => descriptor.into(),
         (Input::Passed | Input::Nothing, _) => Stdio::null(),
     });
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Ending::NotFound,
-        io::ErrorKind::PermissionDenied => Ending::NotExecutable,
-        // A script that names no interpreter.
-        _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => Ending::NotExecutable,
-        _ => Ending::Failed(error.to_string()),
+    let failed = |error: io::Error| {
+        // A script that names no interpreter is no program.
+        let no_program = error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error());
+        if error.kind() == io::ErrorKind::NotFound {
+            Ending::NotFound
+        } else if no_program || error.kind() == io::ErrorKind::PermissionDenied {
+            Ending::NotExecutable
+        } else {
+            Ending::Failed(error.to_string())
+        }
     };
     thread::scope(|scope| {
         let started = scope.spawn(|| {

@@ -128,7 +128,11 @@ impl Operation for PrepareForRepo {
         for command in [&self.migration_command, &self.seed_command].into_iter().flatten() {
             argv::check(command)?;
         }
-        self.names_sandbox().then_some(()).map_or_else(|| self.major().map(|_| ()), Ok)
+        // With a sandbox named, the version only selects.
+        if !self.names_sandbox() {
+            self.major()?;
+        }
+        Ok(())
     }
 
     fn asks(&self) -> Asks {

@@ -156,9 +156,9 @@ impl CommandArguments {
     /// Makes everything ready, and runs nothing.
     pub(super) async fn prepare<T>(&self, permit: &Permit<T>, call: &Call) -> Result<Prepared, Failure> {
         let course = &permit.grant().course;
-        let looked = || {
+        let looked = || -> Result<Repo, CommandError> {
             call.commands.confined()?;
-            Ok::<_, CommandError>(call.commands.open(&self.repo_path)?)
+            call.commands.open(&self.repo_path)
         };
         let repo = course.refusing(looked().map_err(Failure::from))?;
         let id = permit.grant().target.ok_or_else(missing_target)?;
@@ -335,7 +335,7 @@ impl CommandResult {
         let mut warnings = Vec::new();
         if self.left_behind > 0 {
             warnings.push(format!(
-                "{} that the command left running were ended",
+                "what the command left running was ended: {}",
                 crate::model::counted(self.left_behind, "process", "processes")
             ));
         }

@@ -145,34 +145,42 @@ impl Entry {
         for object in own {
             let name = object.key.name.strip_prefix(&relation.key.name).and_then(|rest| rest.strip_prefix('.'));
             let name = name.unwrap_or(&object.key.name).to_owned();
-            let defined = || Defined { name: name.clone(), definition: definition(object) };
-            match object.key.kind {
-                SchemaKind::Column => columns.push(ColumnEntry::new(name, object)),
-                SchemaKind::Constraint => {
-                    let definition = object.attribute("definition").unwrap_or_default();
-                    if definition.starts_with("PRIMARY KEY") {
-                        self.primary_key = Some(definition.to_owned());
-                    } else if definition.starts_with("FOREIGN KEY") {
-                        self.foreign_keys.push(defined());
-                    } else {
-                        self.constraints.push(defined());
-                    }
-                }
-                SchemaKind::Index if of_constraints.contains(&object.key.name) => {}
-                SchemaKind::Index => self.indexes.push(defined()),
-                SchemaKind::Trigger => self.triggers.push(defined()),
-                SchemaKind::Policy => self.policies.push(defined()),
-                SchemaKind::Rule => self.rules.push(defined()),
-                SchemaKind::Statistics => self.statistics.push(defined()),
-                kind => {
-                    self.attributes.insert(format!("{} {name}", kind.as_str()), definition(object));
-                }
+            let kind = object.key.kind;
+            let of_constraint = kind == SchemaKind::Index && of_constraints.contains(&object.key.name);
+            if kind == SchemaKind::Column {
+                columns.push(ColumnEntry::new(name, object));
+            } else if kind == SchemaKind::Constraint {
+                self.take_constraint(name, object);
+            } else if !of_constraint {
+                let list = if kind == SchemaKind::Index {
+                    &mut self.indexes
+                } else if kind == SchemaKind::Trigger {
+                    &mut self.triggers
+                } else if kind == SchemaKind::Policy {
+                    &mut self.policies
+                } else if kind == SchemaKind::Rule {
+                    &mut self.rules
+                } else {
+                    &mut self.statistics
+                };
+                list.push(Defined { name, definition: definition(object) });
             }
         }
         let order = relation.attribute("column order").unwrap_or_default();
         let place = |name: &str| column_place(order, name);
         columns.sort_by_key(|column| place(&column.name));
         self.columns = columns;
+    }
+
+    fn take_constraint(&mut self, name: String, constraint: &SchemaObject) {
+        let said = constraint.attribute("definition").unwrap_or_default();
+        if said.starts_with("PRIMARY KEY") {
+            self.primary_key = Some(said.to_owned());
+        } else if said.starts_with("FOREIGN KEY") {
+            self.foreign_keys.push(Defined { name, definition: definition(constraint) });
+        } else {
+            self.constraints.push(Defined { name, definition: definition(constraint) });
+        }
     }
 
     /// Returns about how much text is in it.

@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Returns what a sandbox begins with that is made from a template of the caller's.
-    pub(super) async fn from_template(
+    pub(super) async fn template_beginning(
         &self,
         profile: &Profile,
         grant: &Grant,

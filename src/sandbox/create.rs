@@ -75,7 +75,7 @@ impl Core {
             grant.course.refusing(check_offered(&profile, &request.extensions).await)?;
             let beginning = match &request.template {
                 None => Beginning::EMPTY,
-                Some(name) => grant.course.refusing(core.from_template(&profile, &grant, name).await)?,
+                Some(name) => grant.course.refusing(core.template_beginning(&profile, &grant, name).await)?,
             };
             core.create_checked(&profile, &grant, &request, &beginning, &*progress, &cancel).await
         })
@@ -108,7 +108,7 @@ impl Core {
         check_offered(&profile, &request.extensions).await?;
         let beginning = match &request.template {
             None => Beginning::EMPTY,
-            Some(name) => self.from_template(&profile, grant, name).await?,
+            Some(name) => self.template_beginning(&profile, grant, name).await?,
         };
         self.rehearse(&profile, grant, &request, &beginning).await?;
         Ok(Vec::new())

@@ -228,7 +228,7 @@ impl Store {
                               and o.template_name = n.template_name and o.state = 'ready' and o.id <> n.id
                             returning o.id)
                  insert into pgsandbox.plans (id, sandbox_id, kind, state, request_id)
-                 select $2, o.id, 'delete', 'running', p.request_id from o, pgsandbox.plans p where p.id = $3",
+                 select $2::uuid, o.id, 'delete', 'running', p.request_id from o, pgsandbox.plans p where p.id = $3",
                 &[&Uuid::from(held.sandbox), &Uuid::from(PlanId::fresh()), &Uuid::from(held.plan)],
             )
             .await
@@ -240,7 +240,7 @@ impl Store {
                   b as (update pgsandbox.sandboxes b set state = 'ready' from p
                         where b.id = p.sandbox_id and b.state = 'creating' returning b.*)
              select {SANDBOX_COLUMNS} from b",
-            lines("p", "$4", Mark::Done)
+            lines("p", "$4::text[]", Mark::Done)
         );
         let row = transaction
             .query_opt(&sql, &[&Uuid::from(held.plan), &held.holder, &held.epoch, &done])
@@ -305,10 +305,10 @@ impl Store {
                         where b.id = $1 and b.prefix = $2 and b.kind = 'sandbox' and b.state = 'ready'
                           and b.expires_at > now() returning b.*),
                   p as (insert into pgsandbox.plans (id, sandbox_id, kind, state, holder, request_id)
-                        select $3, b.id, 'create', 'running', $4, $5 from b returning id, epoch),
+                        select $3::uuid, b.id, 'create', 'running', $4::integer, $5::uuid from b returning id, epoch),
                   j as ({})
              select {SANDBOX_COLUMNS} from b",
-            lines("p", "$6", Mark::Intent)
+            lines("p", "$6::text[]", Mark::Intent)
         );
         let row = self
             .session("begin-reset")

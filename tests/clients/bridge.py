@@ -90,6 +90,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+class Server(ThreadingHTTPServer):
+    def handle_error(self, *_):
+        """Says nothing of a client that went away."""
+
+
+server = Server(("127.0.0.1", 0), Handler)
 print(f"http://127.0.0.1:{server.server_port}/mcp", flush=True)
 server.serve_forever()

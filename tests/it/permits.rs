@@ -123,9 +123,9 @@ async fn a_permit_for_one_sandbox_or_impact_opens_no_other() {
         assert_eq!(code(core.verify(&there, id).await), refused, "{impact:?}");
         assert_eq!(code(core.verify(&here, id).await), unless(Impact::Reads), "{impact:?}");
         assert_eq!(code(core.session(&there, id, OWNER).await.map(drop)), refused, "{impact:?}");
-        // The toy has no schema to be read; but it was asked for one, by who may look or keep what is seen.
+        // The toy has no schema to be read; but it was asked for one, by who may look, keep what is seen, or run a command.
         let whole = SchemaFilter::default();
-        let looks = [Impact::Reads, Impact::Creates].contains(&impact);
+        let looks = [Impact::Reads, Impact::Creates, Impact::ReachesOut].contains(&impact);
         let asked = if looks { Some(Code::InvalidConfiguration) } else { refused };
         assert_eq!(code(core.schema(&there, id, &whole).await), refused, "{impact:?}");
         assert_eq!(code(core.schema(&here, id, &whole).await), asked, "{impact:?}");

@@ -61,9 +61,9 @@ fn check(text: &str, options: &ParseOptions, at: At<'_>) -> Result<(), Fault> {
     let parsed = parse_to_ast(text, &CollectOptions::default(), options);
     let parsed = parsed.map_err(|error| Fault::new(text, error.range().start, error.kind().to_string()))?;
     let Some(root) = &parsed.value else { return Ok(()) };
-    let object = |value: &'_ Ast<'_>, what: &str| match value {
-        Ast::Object(_) => Ok(()),
-        other => Err(Fault::new(text, other.range().start, format!("{what} is no object"))),
+    let object = |value: &'_ Ast<'_>, what: &str| {
+        let is_object = matches!(value, Ast::Object(_));
+        if is_object { Ok(()) } else { Err(Fault::new(text, value.range().start, format!("{what} is no object"))) }
     };
     object(root, "the configuration")?;
     let Some(servers) = member(text, root, at.servers)? else { return Ok(()) };

@@ -167,10 +167,12 @@ fn purpose(name: &str) -> Option<Purpose> {
     {
         return None;
     }
-    match () {
-        () if has("migrate") || has("migration") || has("migrations") => Some(Purpose::Migration),
-        () if has("seed") || has("seeds") => Some(Purpose::Seed),
-        () => None,
+    if has("migrate") || has("migration") || has("migrations") {
+        Some(Purpose::Migration)
+    } else if has("seed") || has("seeds") {
+        Some(Purpose::Seed)
+    } else {
+        None
     }
 }
 

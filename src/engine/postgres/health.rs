@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::admin::{AdminSession, refused};
-use super::managed::{BinarySettings, ManagedCluster, discover, dump_tools};
+use super::managed::{ManagedCluster, discover, dump_tools};
 use super::server::PostgresServer;
 use super::verify::{check, judge, warn_unless};
 use crate::engine::EngineError;
@@ -80,18 +80,18 @@ fn admin(superuser: bool) -> Check {
 
 /// Looks whether there are programs that can dump and restore what this server holds.
 async fn tools(server: &Arc<PostgresServer>, major: u16) -> Check {
-    let settings = server.managed().map_or_else(BinarySettings::default, |c| c.settings().binaries.clone());
-    let found = dump_tools(&settings).await;
+    let found = dump_tools(&server.settings().tools).await;
     let versions: Vec<String> = found.iter().map(|t| format!("{} in `{}`", t.version, t.dir.display())).collect();
-    let are_new = found.iter().any(|tools| tools.major >= major);
+    // What newer programs write may hold settings that the server does not know.
+    let is_there = found.iter().any(|tools| tools.major == major);
     let detail = match versions.is_empty() {
         true => "neither pg_dump nor pg_restore is installed".to_owned(),
         false => format!("pg_dump and pg_restore {}", versions.join(", ")),
     };
     let remedy = format!(
-        "install the client programs of PostgreSQL {major} or newer, `postgresql-client-{major}` for instance; without them nothing can be dumped or restored"
+        "install the client programs of PostgreSQL {major}, `postgresql-client-{major}` for instance; without them nothing can be dumped or restored"
     );
-    warn_unless("postgres.tools", are_new, &detail, &remedy)
+    warn_unless("postgres.tools", is_there, &detail, &remedy)
 }
 
 /// Looks at the managed cluster from outside. Returns whether it runs.

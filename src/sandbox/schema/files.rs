@@ -273,9 +273,9 @@ impl Shelf {
             let limit = SNAPSHOT_BYTES_MAX >> 20;
             return Err(FilesError::Full(format!("snapshots would take more than {limit} MiB together")));
         }
-        write(&path, &text).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => FilesError::Exists(kept.facts.name.clone()),
-            _ => io_error(&path, error),
+        write(&path, &text).map_err(|error| {
+            let there = error.kind() == io::ErrorKind::AlreadyExists;
+            if there { FilesError::Exists(kept.facts.name.clone()) } else { io_error(&path, error) }
         })
     }
 

@@ -353,6 +353,7 @@ fn with_database_gives_a_sandbox_for_a_command_and_ends_as_it_does() {
     let kept = place.with_database(&["--cleanup", "keep"], "exit 0");
     assert_eq!((kept.status.code(), place.databases()), (Some(0), 2));
     let refused = place.home.run(&["with-database", "--repo-path", &place.repo, "--", "bash", "-c", "id"]);
+    assert!(!text(&refused.stderr).contains("created"), "no sandbox is made for it");
     assert_eq!((refused.status.code(), place.databases()), (Some(125), 2), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("unsafe_command"));
 }
@@ -410,8 +411,8 @@ fn an_interrupted_with_database_ends_its_command_and_removes_its_sandbox() {
 fn no_more_commands_run_at_a_time_than_may() {
     let place = Place::new();
     let program = place.script("script", "echo > begun.$$; while [ ! -e go ]; do read -t 0.01 <> <(:) || true; done");
+    let id = create(&mut Cli::new(&place.home));
     let mut stdio = Stdio::start_with(&place.home, &[("PGSANDBOX_TEST_DEADLINE_MS", "2000")], Pipe::inherit());
-    let id = create(&mut stdio);
     let arguments = json!({"name": "run_repo_command", "arguments": {"databaseId": id, "repoPath": place.repo, "command": [program]}});
     let calls: Vec<u64> = (0..4).map(|_| stdio.begin("tools/call", arguments.clone())).collect();
     let begun = || {
@@ -437,8 +438,8 @@ fn a_supervisor_that_does_not_answer_is_given_up_and_the_command_ends() {
     let program = place.script("script", "echo $$ > own.pid; while :; do :; done");
     let variables =
         [("PGSANDBOX_TEST_FAULTS", "command.report=delay:60000@1+"), ("PGSANDBOX_TEST_DEADLINE_MS", "3000")];
+    let id = create(&mut Cli::new(&place.home));
     let mut stdio = Stdio::start_with(&place.home, &variables, Pipe::inherit());
-    let id = create(&mut stdio);
     let failed = stdio.call(
         "run_repo_command",
         &json!({"databaseId": id, "repoPath": place.repo, "command": [program], "timeoutSeconds": 1}),

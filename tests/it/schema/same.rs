@@ -38,10 +38,11 @@ create function app.total_of(customer bigint, since timestamptz default '2020-01
     as $$ select sum(total) from app.orders where customer_id = customer $$;
 create function app.parsed(a int) returns int language sql immutable begin atomic select a + 1; end;
 create function app.touch() returns trigger language plpgsql security definer set search_path = app as $$ begin new.created_at := now(); return new; end $$;
+create function app.nothing() returns trigger language plpgsql as $$ begin return null; end $$;
 create procedure app.tidy() language plpgsql as $$ begin delete from app.cache; end $$;
 create aggregate app.total(numeric) (sfunc = numeric_add, stype = numeric, initcond = '0');
 create trigger touched before update on app.customers for each row when (old.name is distinct from new.name) execute function app.touch();
-create trigger per_statement after insert on app.events for each statement execute function app.touch();
+create trigger per_statement after insert on app.events for each statement execute function app.nothing();
 create rule no_delete as on delete to app.orders do instead nothing;
 alter table app.orders enable row level security; create policy own on app.orders using (total > 0) with check (total < 1000);
 create policy by_role on app.orders as restrictive for select to current_user using (current_user = 'somebody');

@@ -61,7 +61,7 @@ pub async fn discover(settings: &BinarySettings) -> Vec<Installation> {
 }
 
 /// Folders to look into, the operator's first.
-pub(super) fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
+fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = settings.bin_dir.iter().cloned().collect();
     for (parent, rest) in VERSIONED {
         let Ok(entries) = std::fs::read_dir(parent) else { continue };

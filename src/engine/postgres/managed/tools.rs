@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::binaries::{BinarySettings, candidates};
+use super::binaries::BinarySettings;
 use super::user::ENVIRONMENT;
 use crate::model::fault;
 
@@ -27,11 +27,8 @@ pub(in crate::engine::postgres) struct DumpTools {
 
 /// Returns what there is, the newest first.
 pub(in crate::engine::postgres) async fn dump_tools(settings: &BinarySettings) -> Vec<DumpTools> {
-    let mut dirs: Vec<PathBuf> = settings.bin_dir_by_major.values().cloned().collect();
-    dirs.extend(candidates(settings));
-    dirs.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths).filter(|dir| dir.is_absolute()));
     let mut found: Vec<DumpTools> = Vec::new();
-    for dir in dirs {
+    for dir in super::tool_dirs(settings) {
         if found.iter().any(|tools| tools.dir == dir) || !PROGRAMS.iter().all(|name| dir.join(name).is_file()) {
             continue;
         }
@@ -46,7 +43,7 @@ pub(in crate::engine::postgres) async fn dump_tools(settings: &BinarySettings) -
 async fn version(dir: &Path) -> Option<(u16, String)> {
     let mut versions = Vec::new();
     for program in PROGRAMS {
-        fault::pass("spawn.tool-version").await.ok()?;
+        fault::pass("spawn.dump-version").await.ok()?;
         let mut command = Command::new(dir.join(program));
         command.env_clear().envs(ENVIRONMENT).arg("--version").kill_on_drop(true).stdin(std::process::Stdio::null());
         let output = tokio::time::timeout(fault::within(VERSION_WAIT), command.output()).await.ok()?.ok()?;
