@@ -60,6 +60,21 @@ pub async fn discover(settings: &BinarySettings) -> Vec<Installation> {
     found.into_values().rev().collect()
 }
 
+/// Folders to look into for client programs: those named for a major, then where servers are, then those on PATH.
+pub(in crate::engine::postgres) fn tool_dirs(settings: &BinarySettings) -> Vec<PathBuf> {
+    let mut dirs: Vec<PathBuf> = settings.bin_dir_by_major.values().cloned().collect();
+    dirs.extend(candidates(settings));
+    for dir in std::env::var_os("PATH").iter().flat_map(std::env::split_paths) {
+        // A wrapper that chooses a version itself has another name behind the link.
+        if let Ok(real) = dir.join("pg_dump").canonicalize()
+            && real.file_name().is_some_and(|name| name == "pg_dump")
+        {
+            dirs.extend(real.parent().map(Path::to_owned));
+        }
+    }
+    dirs
+}
+
 /// Folders to look into, the operator's first.
 fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = settings.bin_dir.iter().cloned().collect();
