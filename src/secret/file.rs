@@ -281,7 +281,13 @@ impl PasswordSource {
         let text = text.map_err(|error| match error {
             SecretError::Source { from, detail, .. } => SecretError::PasswordUnread { from, detail },
             SecretError::Malformed { from, .. } => SecretError::NoPassword(from),
-            other => other,
+            SecretError::Unsafe { .. }
+            | SecretError::PasswordUnread { .. }
+            | SecretError::NoPassword(_)
+            | SecretError::UnknownKey(_)
+            | SecretError::Forged
+            | SecretError::NotOurs(_)
+            | SecretError::NoRandom => error,
         })?;
         let password = text.strip_suffix('\n').unwrap_or(&text);
         let password = password.strip_suffix('\r').unwrap_or(password);
