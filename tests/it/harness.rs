@@ -148,6 +148,12 @@ impl Cluster {
     }
 }
 
+/// Says why this machine does not let a test try something.
+#[expect(clippy::print_stderr, reason = "it is told to whoever runs the tests")]
+pub(crate) fn not_tried(why: &str) {
+    eprintln!("not tried: {why}");
+}
+
 /// Sends a signal to a process. No program is needed for it: a bare system has none.
 pub(crate) fn kill(pid: &str, signal: Signal) {
     let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();

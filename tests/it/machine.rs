@@ -65,8 +65,9 @@ fn a_version_that_is_missing_is_told_beside_those_that_are_there() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     let there = format!("{} in `{}`", installed[0].version, installed[0].bin_dir.display());
-    for piece in [&format!("PostgreSQL {missing}"), &there, "[local_postgres_unavailable]", "--yes"] {
-        assert!(said.contains(piece.as_ref() as &str), "{piece} is missing: {said}");
+    let wanted = format!("PostgreSQL {missing}");
+    for piece in [wanted.as_str(), &there, "[local_postgres_unavailable]", "--yes"] {
+        assert!(said.contains(piece), "{piece} is missing: {said}");
     }
 }
 

@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-pub(super) use binaries::tool_dirs;
 pub use binaries::{BinarySettings, Installation, discover};
 pub use error::ManagedError;
 pub use home::Home;
