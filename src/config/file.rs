@@ -61,20 +61,18 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     };
     let default = root.text("defaultProfile");
     let profiles = profiles(inputs, default, &common.bin_dirs, faults);
-    let sources = root.objects("sources").map(|items| {
-        let known = profiles.as_ref().map(|(profiles, _)| profiles.as_slice());
-        sources(items, known, environment, faults)
-    });
+    let items = root.objects("sources").unwrap_or_default();
+    let source_url_here = items.iter().any(|item| item.has("url"));
+    let known = profiles.as_ref().map(|(profiles, _)| profiles.as_slice());
+    let sources = sources(items, known, environment, faults);
     let policies = root.text("policies").and_then(|found| existing_file(base, &found, faults));
     let key_command = root.texts("keyCommand").and_then(|found| key_command(found, faults));
     let audit = audit(&root, &common.home, faults);
     let commands = root.object("commands").map(|commands| self::commands(&commands, faults)).unwrap_or_default();
     let export = root.object("telemetry").and_then(|telemetry| export(&telemetry, environment, faults));
     let (profiles, default_profile) = profiles?;
-    let sources = sources.unwrap_or_default();
     let admin_url = profiles.iter().any(|profile| matches!(profile.source, Source::External { .. }));
-    let source_url = root.objects("sources").into_iter().flatten().any(|item| item.has("url"))
-        && sources.iter().any(|source| source.url.credentials.password.is_some());
+    let source_url = source_url_here && sources.iter().any(|source| source.url.credentials.password.is_some());
     let warnings = warnings(path, admin_url, source_url);
     Some(Config {
         home: common.home,

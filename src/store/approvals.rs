@@ -109,27 +109,33 @@ impl Store {
             )
             .await
             .map_err(&typed)?;
-        let row = session
-            .query_one(
-                "with noted as (
-                     insert into pgsandbox.approval_requests (id, prefix, digest, subject, sealed, asked_at, expires_at)
-                     select $2, $1, $3, $4, $5, now(), now() + make_interval(mins => $6)
-                     where (select count(*) from pgsandbox.approval_requests
-                            where prefix = $1 and subject = $4 and taken_by is null) < $7
-                     on conflict (prefix, digest) where taken_by is null do nothing
-                     returning 1)
-                 select exists (select from noted), exists (
-                     select from pgsandbox.approval_requests where prefix = $1 and digest = $3 and taken_by is null)",
+        let noted = session
+            .execute(
+                "insert into pgsandbox.approval_requests (id, prefix, digest, subject, sealed, asked_at, expires_at)
+                 select $2, $1, $3, $4, $5, now(), now() + make_interval(mins => $6)
+                 where (select count(*) from pgsandbox.approval_requests
+                        where prefix = $1 and subject = $4 and taken_by is null) < $7
+                 on conflict (prefix, digest) where taken_by is null do nothing",
                 &[&self.prefix, &new.id, &new.digest, &new.subject, &new.sealed, &WAIT_MINUTES, &WAITING_MAX],
             )
             .await
             .map_err(&typed)?;
+        if noted == 1 {
+            self.written("note-request").await?;
+            return Ok(Noted::New);
+        }
+        // Asked behind it: one that somebody else noted meanwhile is in no snapshot from before.
+        let row = session
+            .query_one(
+                "select count(*) from pgsandbox.approval_requests
+                 where prefix = $1 and subject = $2 and digest <> $3 and taken_by is null",
+                &[&self.prefix, &new.subject, &new.digest],
+            )
+            .await
+            .map_err(&typed)?;
         self.written("note-request").await?;
-        Ok(match (row.get(0), row.get(1)) {
-            (true, _) => Noted::New,
-            (false, true) => Noted::Waits,
-            (false, false) => Noted::TooMany(WAITING_MAX),
-        })
+        // If it was taken since, whoever asks again notes it anew.
+        Ok(if row.get::<_, i64>(0) >= WAITING_MAX { Noted::TooMany(WAITING_MAX) } else { Noted::Waits })
     }
 
     /// Finds a request that waits, by its digest.

@@ -192,7 +192,7 @@ fn all_faults_of_a_file_are_reported_together_with_their_paths() {
             ("profiles[2].name", "is missing"),
             ("profiles[2].adminUrl", "stands beside `managedLocal`"),
             ("profiles[3]", "expected an object"),
-            ("sources", "not available in this version"),
+            ("sources", "expected a list of objects"),
             ("audit.sync", "is none of the words it can be; expected `always` or `interval`"),
             ("audit.rotateBytes", "expected a whole number"),
             ("telemetry.enabled", "is missing"),

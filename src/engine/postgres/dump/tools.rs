@@ -34,8 +34,8 @@ pub(super) fn user(server: &PostgresServer) -> Result<Option<RunAs>, EngineError
 pub(super) async fn find(server: &PostgresServer, source: u16, target: u16) -> Result<Tools, EngineError> {
     let found = managed::dump_tools(&server.settings().tools).await;
     let fits = |tools: &&managed::DumpTools| (source..=target).contains(&tools.major);
-    let best = found.iter().filter(fits).max_by_key(|tools| tools.major);
-    let best = best.map(|tools| Tools { bin_dir: tools.dir.clone() });
+    // The newest come first, and of one version those in the folder that the operator names.
+    let best = found.iter().find(fits).map(|tools| Tools { bin_dir: tools.dir.clone() });
     best.ok_or_else(|| missing(source, target, &found))
 }
 
