@@ -31,6 +31,11 @@ pub(super) struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
+    /// Returns whether a role is one of the copy's own.
+    pub(super) fn is_new(&self, role: &str) -> bool {
+        role == self.copy.owner_role || role == self.copy.readonly_role
+    }
+
     /// Returns who stands for a role in the copy; a role that is none of the source's stands for itself.
     pub(super) fn role<'b>(&self, role: &'b str) -> &'b str
     where

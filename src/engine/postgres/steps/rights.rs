@@ -34,6 +34,8 @@ struct Grant {
     grantable: bool,
     /// Who granted it, where that is not the object's owner.
     grantor: Option<String>,
+    /// Whose the object is.
+    owner: String,
 }
 
 /// One right on what will be made; without `right`, only that there is such an entry.
@@ -98,7 +100,8 @@ const GRANTS: &str = "
             ON f.oid = d.objid AND d.classid = 'pg_catalog.pg_foreign_server'::pg_catalog.regclass)
     SELECT o.kind, o.name, o.col, x.privilege_type,
         CASE x.grantee WHEN 0 THEN NULL ELSE pg_catalog.pg_get_userbyid(x.grantee)::text END, x.is_grantable,
-        CASE x.grantor WHEN o.owner THEN NULL ELSE pg_catalog.pg_get_userbyid(x.grantor)::text END
+        CASE x.grantor WHEN o.owner THEN NULL ELSE pg_catalog.pg_get_userbyid(x.grantor)::text END,
+        pg_catalog.pg_get_userbyid(o.owner)::text
     FROM o, pg_catalog.aclexplode(o.acl) x WHERE x.grantee = ANY ($1) OR x.grantor = ANY ($1) AND x.grantor <> o.owner";
 
 const DEFAULTS: &str = "
@@ -136,6 +139,7 @@ impl Rights {
             grantee: row.get(4),
             grantable: row.get(5),
             grantor: row.get(6),
+            owner: row.get(7),
         };
         let default = |row: &tokio_postgres::Row| DefaultRight {
             maker: row.get(0),
@@ -205,19 +209,23 @@ fn grants<'a>(grants: impl Iterator<Item = &'a Grant>, mapping: &Mapping<'_>) ->
             Some(grantor) if grantor == mapping.source.owner_role => 1,
             Some(_) => 2,
         };
-        let of = (turn, passed_on, &grant.kind, &grant.right, &grant.column, &grant.grantee, grant.grantable);
+        // An admin that is no superuser grants as any role with the option: as one of the source's, it would not last.
+        let acting = passed_on.map_or(Some(grant.owner.as_str()).filter(|owner| mapping.is_new(owner)), |grantor| {
+            Some(mapping.role(grantor))
+        });
+        let of = (turn, acting, &grant.kind, &grant.right, &grant.column, &grant.grantee, grant.grantable);
         together.entry(of).or_default().push(&grant.name);
     }
     let mut statements = Vec::new();
-    for ((_, passed_on, kind, right, column, grantee, grantable), names) in together {
+    for ((_, acting, kind, right, column, grantee, grantable), names) in together {
         let grantee = role_or_public(grantee.as_deref(), mapping);
         for names in names.chunks(OBJECTS_AT_ONCE) {
             let names = names.join(", ");
             let grant = format!("GRANT {right}{column} ON {kind} {names} TO {grantee}{}", option(grantable));
-            match passed_on {
+            match acting {
                 None => statements.push(grant),
-                Some(grantor) => {
-                    statements.push(format!("SET LOCAL ROLE {}", ident(mapping.role(grantor))));
+                Some(role) => {
+                    statements.push(format!("SET LOCAL ROLE {}", ident(role)));
                     statements.push(grant);
                     statements.push("SET LOCAL ROLE NONE".to_owned());
                 }
