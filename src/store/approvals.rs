@@ -120,8 +120,8 @@ impl Store {
             )
             .await
             .map_err(&typed)?;
+        self.written("note-request").await?;
         if noted == 1 {
-            self.written("note-request").await?;
             return Ok(Noted::New);
         }
         // Asked behind it: one that somebody else noted meanwhile is in no snapshot from before.
@@ -133,7 +133,6 @@ impl Store {
             )
             .await
             .map_err(&typed)?;
-        self.written("note-request").await?;
         // If it was taken since, whoever asks again notes it anew.
         Ok(if row.get::<_, i64>(0) >= WAITING_MAX { Noted::TooMany(WAITING_MAX) } else { Noted::Waits })
     }

@@ -93,7 +93,9 @@ impl Policy for HostCommand {
         let some = unlisted || !self.allow.is_empty();
         let may_run = match request.phase {
             Phase::Visible => operation == STARTING || some,
-            Phase::Before | Phase::After if command.is_empty() => operation == STARTING || operation == PREPARING && some,
+            Phase::Before | Phase::After if command.is_empty() => {
+                operation == STARTING || operation == PREPARING && some
+            }
             Phase::Before | Phase::After => self.allows(command, unlisted),
         };
         if may_run { Decision::pass() } else { self.refusal(operation, command) }
@@ -199,7 +201,8 @@ mod tests {
 
     #[test]
     fn every_fault_is_reported() {
-        let settings = r#"{"allow":[[],["**"],["npm",""]],"deny":[["**"]],"unlisted_over":["tty"],"transports":["stdin"]}"#;
+        let settings =
+            r#"{"allow":[[],["**"],["npm",""]],"deny":[["**"]],"unlisted_over":["tty"],"transports":["stdin"]}"#;
         let paths: Vec<_> = testing::problems::<HostCommand>(settings).into_iter().map(|(path, _)| path).collect();
         assert_eq!(paths, ["transports[0]", "allow[0]", "allow[1]", "allow[2][1]", "deny[0]", "unlisted_over[0]"]);
     }

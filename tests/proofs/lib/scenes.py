@@ -335,6 +335,29 @@ def clones(play, one):
     play.end(server)
 
 
+def copies(play, one):
+    """A fork, a template and what is made of it; one copy is set back to where it began."""
+    server = play.server(play.ground.config("copies"))
+    play.insert(server, one)
+    made = []
+    name = f"kept{next(Ground.numbers)}"
+    play.call(server, "explain_policy", {"operation": "create_template_from_sandbox", "arguments": {"databaseId": one, "templateName": name}})
+    for operation, asked in (
+        ("fork_database", {"databaseId": one}),
+        ("create_template_from_sandbox", {"databaseId": one, "templateName": name}),
+        ("create_sandbox_from_template", {"templateName": name}),
+    ):
+        result = play.call(server, operation, asked)
+        if result and "templateName" not in result:
+            play.touched.add(result["databaseId"])
+            made.append(result["databaseId"])
+    play.call(server, "list_templates", {})
+    for database in made[:1]:
+        play.call(server, "reset_database", {"databaseId": database})
+    play.call(server, "delete_template", {"templateName": name})
+    play.end(server)
+
+
 def approvals(play, one):
     """What is asked over the server as somebody else's, and another user of the machine approves: as root only."""
     ground, cluster = play.ground, play.ground.home.cluster
@@ -480,6 +503,10 @@ SCENES = {
     "external": (one, external, "", False),
     "clones": (one, clones, "", False),
     "clone-fails": (one, clones, "plan.create.check-copy.after=fail", False),
+    "copies": (one, copies, "", False),
+    "copy-fails": (one, copies, "plan.create.give-copy.after=fail", False),
+    "template-fails": (one, copies, "plan.create.seal-template.after=fail", False),
+    "reset-fails": (one, copies, "plan.create.reset.after=fail", False),
     "approvals": (one, approvals, "", False),
     "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),
