@@ -15,7 +15,25 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 PROGRAM, HOME = sys.argv[1], sys.argv[2]
-ENVIRONMENT = {"PGSANDBOX_HOME": HOME, "PATH": os.environ["PATH"]}
+ENVIRONMENT = {"PGSANDBOX_HOME": HOME, "PGSANDBOX_CONFIG": f"{HOME}.json", "PATH": os.environ["PATH"]}
+REPO = f"{HOME}.repo"
+# Beside the bundled ones' defaults: what the calls below have run, and where they clone from.
+POLICIES = """
+[[policy]]
+source = "ownership"
+[[policy]]
+source = "quota"
+[[policy]]
+source = "statement-guard"
+[[policy]]
+source = "extensions"
+[[policy]]
+source = "host-command"
+settings = { allow = [["true"]] }
+[[policy]]
+source = "clone-source"
+settings = { allow = [{ host = "127.0.0.1" }] }
+"""
 MASKS = [
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uuid>"),
     (re.compile(r"(every_[a-z]+_)[0-9a-f]{10}"), r"\1<short>"),
@@ -84,6 +102,19 @@ class CommandLine(Edge):
         return envelope
 
 
+def prepare():
+    """Writes the configuration, and a repository."""
+    os.makedirs(REPO, exist_ok=True)
+    with open(f"{REPO}/package.json", "w", encoding="utf-8") as file:
+        file.write("{}")
+    with open(f"{HOME}.toml", "w", encoding="utf-8") as file:
+        file.write(POLICIES)
+    with open(f"{HOME}.json", "w", encoding="utf-8") as file:
+        profiles = [{"name": "local", "managedLocal": True}]
+        # A kernel that confines nothing is no reason to leave the calls out.
+        json.dump({"profiles": profiles, "policies": f"{HOME}.toml", "commands": {"confinement": "available"}}, file)
+
+
 def here(edge, what="first"):
     return {"databaseId": edge.made[what]}
 
@@ -115,11 +146,31 @@ def steps():
     yield "delete_schema_snapshot", lambda e: {"snapshotName": e.name}, True, None
     yield "delete_schema_snapshot", lambda e: {"snapshotName": e.name}, False, None
     yield "explain_policy", lambda e: {"operation": "run_sql", "arguments": here(e) | {"sql": "select 1"}}, True, None
-    # What may run differs by transport, so of these the edges have in common what is refused before policies are asked.
+    command = {"repoPath": REPO, "command": ["true"]}
+    yield "prepare_for_repo", lambda e: {"repoPath": REPO, "migrationCommand": ["true"]}, True, None
     yield "prepare_for_repo", lambda e: {"repoPath": "/no/such/place", "migrationCommand": ["sh", "-c", "id"]}, False, None
-    yield "run_repo_command", lambda e: here(e) | {"repoPath": "/no/such/place", "command": ["npm test"]}, False, None
+    yield "run_repo_command", lambda e: here(e) | command, True, None
+    yield "run_repo_command", lambda e: here(e) | command | {"command": ["npm test"]}, False, None
+    yield "seed_database", lambda e: here(e) | command, True, None
     yield "seed_database", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
+    yield "validate_schema_change", lambda e: here(e) | command, True, None
     yield "validate_schema_change", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
+    yield "fork_database", lambda e: here(e) | {"nameHint": "every fork", "owner": e.name}, True, "fork"
+    yield "run_sql", lambda e: here(e, "fork") | {"sql": "drop table t"}, True, None
+    yield "reset_database", lambda e: here(e, "fork"), True, None
+    yield "run_sql", lambda e: here(e, "fork") | {"sql": "select count(*) from t", "readonly": True}, True, None
+    yield "create_template_from_sandbox", lambda e: here(e) | {"templateName": e.name}, True, None
+    yield "create_template_from_sandbox", lambda e: here(e) | {"templateName": e.name}, False, None
+    yield "create_sandbox_from_template", lambda e: {"templateName": e.name, "nameHint": "every seed", "owner": e.name}, True, "seed"
+    yield "list_templates", lambda e: {}, True, None
+    yield "delete_template", lambda e: {"templateName": e.name}, True, None
+    yield "delete_template", lambda e: {"templateName": e.name}, False, None
+    yield "get_connection_string", lambda e: here(e) | {"includeCredentials": True}, True, "url"
+    yield "clone_database", lambda e: {"sourceDatabaseUrl": e.made["url"], "nameHint": "every clone", "owner": e.name}, True, "clone"
+    yield "run_sql", lambda e: here(e, "clone") | {"sql": "select * from t order by id", "readonly": True}, True, None
+    yield "clone_database", lambda e: {"sourceDatabaseUrl": "postgresql://u:p@192.0.2.1/d", "owner": e.name}, False, None
+    for made in ("fork", "seed", "clone"):
+        yield "delete_database", lambda e, made=made: here(e, made) | {"wait": True}, True, None
     yield "explain_query", lambda e: here(e) | {"sql": "select 1"}, True, None
     yield "explain_query", lambda e: here(e) | {"sql": "select 1; select 2"}, False, None
     yield "ensure_postgres", lambda e: {}, True, None
@@ -140,6 +191,7 @@ def compare(tool, one, other):
 
 
 async def main():
+    prepare()
     server = StdioServerParameters(command=PROGRAM, args=["mcp", "--toolsets", "all"], env=ENVIRONMENT)
     async with Client(server) as client:
         listed = {tool.name for tool in (await client.list_tools()).tools}
@@ -152,7 +204,8 @@ async def main():
                 if envelope["ok"] is not succeeds:
                     raise Fault(f"{tool} by {edge.name}: {json.dumps(envelope, indent=1)}")
                 if kept:
-                    edge.made[kept] = envelope["result"]["databaseId"]
+                    result = envelope["result"]
+                    edge.made[kept] = result.get("databaseId") if kept != "url" else result["connectionString"]
                 envelopes.append(envelope)
             compare(tool, *envelopes)
             called.add(tool)
