@@ -51,6 +51,7 @@ STRICT = POLICIES.replace("max_live = 500", "max_live = 1")
 KNOWN_FILES = re.compile(
     r"pgsandbox\.state|master\.keys|master\.keys\.lock|audit/(manifest|segment-[^/]*)\.jsonl|cache/key|cache/[0-9a-f]{64}\.cwasm"
     r"|limits/[0-9a-f]{64}\.book|postgres/(lock|pgsandbox-state)"
+    r"|schemas/[0-9a-f]{32}/(digests|snapshots)/(\.lock|[^/.][^/]*\.schema)"
     r"|postgres/postgres/\d+/(admin-password|port|lock|socket-directory|log/server\.log(\.1)?|run/\.s\.PGSQL\.\d+(\.lock)?)")
 
 
@@ -214,6 +215,8 @@ class Ground:
             code = None if again["ok"] else again["errors"][0]["code"]
             # What it was about may be gone by now, by its own removal, or not be what it was; what was to be made is not.
             gone = set() if operation == "create_database" else {"database_not_found", "sandbox_expired"}
+            # The server that is asked now was told of no source.
+            gone = gone | {"source_not_allowed"} if operation == "clone_database" else gone
             allowed = {None} | gone | ({"quota_exceeded"} if play.strict else set())
             if code not in allowed:
                 faults.append(f"{operation} was to be called again, and then came {again['errors']}")

@@ -323,7 +323,8 @@ def clones(play, one):
     port = (cluster / "port").read_text().strip()
     url = f"postgresql://pgsandbox_admin@127.0.0.1:{port}/pgsandbox?sslmode=disable"
     sources = [{"name": "records", "url": url, "passwordFile": str(password)}]
-    server = play.server(play.ground.config("clones", sources=sources))
+    allowed = POLICIES + '[[policy]]\nsource = "clone-source"\nsettings = { allow = [{ name = "records" }] }\n'
+    server = play.server(play.ground.config("clones", policies=allowed, sources=sources))
     play.insert(server, one)
     masks = [{"table": "pgsandbox.sandboxes", "column": "hint", "with": "fake"}]
     for more in ({}, {"mask": masks}):
@@ -365,8 +366,8 @@ def approvals(play, one):
     url = f"postgresql://pgsandbox_admin:{password}@127.0.0.1:{port}/pgsandbox?sslmode=disable"
     other = Other(ground, url)
     server = play.server(ground.config("approvals", POLICIES + DEMANDING, **other.shared))
-    # The second is refused by the core: what was taken for it is given back.
-    for minutes in (90, 9_000_000):
+    # The second is refused by the core, as its life from creation would be too long: what was taken for it is given back.
+    for minutes in (90, 1440):
         asked = {"databaseId": one, "ttlMinutes": minutes}
         play.touched.add(one)
         play.call(server, "extend_database", asked)
