@@ -283,6 +283,18 @@ pub(super) fn refused(action: &'static str, profile: &str) -> impl Fn(tokio_post
     }
 }
 
+/// The same for a statement that runs a caller's code or holds a caller's texts: what the server says of it may hold a value,
+/// and its code alone is kept.
+pub(super) fn refused_unquoted(action: &'static str, profile: &str) -> impl Fn(tokio_postgres::Error) -> EngineError {
+    let refused = refused(action, profile);
+    move |error| match refused(error) {
+        EngineError::Refused { action, sqlstate, .. } => {
+            EngineError::Refused { action, sqlstate, detail: "what the server said may hold a value".to_owned() }
+        }
+        error => error,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

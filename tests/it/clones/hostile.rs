@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::json;
 
-use super::Setup;
+use super::{Setup, files_with, reader_url, source};
 use crate::harness;
 
 /// A server on this machine that does the same with everybody who connects; never ends.
@@ -53,6 +53,22 @@ fn greeting() -> Vec<u8> {
 /// Waits until the other end has gone.
 fn hang(mut stream: TcpStream) {
     while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
+}
+
+#[test]
+fn what_a_sources_own_code_says_of_its_rows_is_kept_nowhere() {
+    let cluster = harness::cluster();
+    let script = "CREATE TABLE t (v text); INSERT INTO t VALUES ('planted-value');
+        CREATE FUNCTION f(v text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
+        IF current_query() = 'ANALYZE' THEN RAISE EXCEPTION 'here is %', v; END IF; RETURN v; END $$;
+        CREATE INDEX ON t (f(v))";
+    source(cluster, "talks", "", script);
+    let setup = Setup::on(cluster, "clonetalks", &[("talks", reader_url(cluster, "talks"), json!({}))]);
+    let setup = setup.under("{ allow = [{ name = \"talks\" }] }");
+    let error = setup.refused(json!({"source": "talks"}), "internal", "refused to look at the copy");
+    assert_eq!(error["sqlstate"], "P0001", "{error:#}");
+    assert!(!error.to_string().contains("planted-value"), "{error:#}");
+    assert_eq!(files_with(&setup.home, "planted-value"), "");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::job::{CloneJob, ClonePlan, Mask, MaskWith, TableName};
 use super::known;
 use crate::engine::EngineError;
-use crate::engine::postgres::admin::{AdminSession, ident, refused};
+use crate::engine::postgres::admin::{AdminSession, ident, refused_unquoted};
 use crate::model::{Code, Failure};
 
 /// Where the keys are while values are replaced.
@@ -214,7 +214,7 @@ pub(super) async fn apply(
     job: &CloneJob,
     plan: &ClonePlan,
 ) -> Result<(), EngineError> {
-    let failed = refused("mask the copy", profile);
+    let failed = refused_unquoted("mask the copy", profile);
     session.answers_within(job.left());
     let time = format!("SET statement_timeout = {}", job.left().as_millis().max(1));
     session.batch_execute(&time).await.map_err(&failed)?;
@@ -230,7 +230,7 @@ pub(super) async fn apply(
     session.batch_execute("COMMIT").await.map_err(&failed)?;
     for table in tables {
         let name = format!("{}.{}", ident(&table.schema), ident(&table.table));
-        session.batch_execute(&format!("VACUUM FULL {name}")).await.map_err(&failed)?;
+        session.execute(format!("VACUUM FULL {name}").as_str(), &[]).await.map_err(&failed)?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::Work;
 use super::reown::Mapping;
 use crate::engine::EngineError;
-use crate::engine::postgres::admin::{ident, literal, refused};
+use crate::engine::postgres::admin::{ident, literal, refused, refused_unquoted};
 use crate::model::role_pattern;
 
 /// The parameters whose values are lists of names; quoted as a whole, one would be a single name.
@@ -81,7 +81,7 @@ impl Work<'_> {
     /// Executes statements that hold a caller's texts: they go as a parameter, so that whoever lists the server's sessions
     /// reads none of them.
     async fn unseen(&self, inside: &Transaction<'_>, action: &'static str, sql: &str) -> Result<(), EngineError> {
-        let failed = refused(action, self.profile());
+        let failed = refused_unquoted(action, self.profile());
         inside
             .query_typed("SELECT pg_catalog.set_config('pgsandbox.carried', $1, true) IS NULL", &[(&sql, Type::TEXT)])
             .await
