@@ -287,11 +287,12 @@ pub(super) fn refused(action: &'static str, profile: &str) -> impl Fn(tokio_post
 /// and its code alone is kept.
 pub(super) fn refused_unquoted(action: &'static str, profile: &str) -> impl Fn(tokio_postgres::Error) -> EngineError {
     let refused = refused(action, profile);
-    move |error| match refused(error) {
-        EngineError::Refused { action, sqlstate, .. } => {
-            EngineError::Refused { action, sqlstate, detail: "what the server said may hold a value".to_owned() }
+    move |error| {
+        let mut refused = refused(error);
+        if let EngineError::Refused { detail, .. } = &mut refused {
+            "what the server said may hold a value".clone_into(detail);
         }
-        error => error,
+        refused
     }
 }
 
