@@ -2,6 +2,7 @@
 //!
 //! The source is a server of its own where what it noticed is looked at; elsewhere it is a database beside the sandboxes'.
 
+mod code;
 mod hostile;
 mod masked;
 mod refused;
@@ -60,6 +61,16 @@ pub(crate) fn source(cluster: &Cluster, database: &str, options: &str, script: &
 impl Setup {
     /// A program with these sources, each a name, a URL and further keys, on one server.
     pub(crate) fn on(target: &'static Cluster, prefix: &'static str, sources: &[(&str, String, Value)]) -> Self {
+        Self::by(target, &target.superuser_url(), prefix, sources)
+    }
+
+    /// The same under a given admin.
+    pub(crate) fn by(
+        target: &'static Cluster,
+        admin_url: &str,
+        prefix: &'static str,
+        sources: &[(&str, String, Value)],
+    ) -> Self {
         let home = Home::fresh();
         let sources: Vec<Value> = sources
             .iter()
@@ -70,7 +81,7 @@ impl Setup {
             })
             .collect();
         let config = json!({
-            "profiles": [{"name": "local", "adminUrl": target.superuser_url(), "databasePrefix": prefix}],
+            "profiles": [{"name": "local", "adminUrl": admin_url, "databasePrefix": prefix}],
             "sources": sources,
         });
         let path = home.path().join("config.json");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
 use super::server::{PostgresServer, Reach};
 use super::steps::{Work, is_contention, login_options};
-use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, startup};
+use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, scram, startup};
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, CredentialAccess, Failure, Secret, Timestamp};
 
@@ -141,7 +141,8 @@ pub(super) async fn repair(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> 
     let mut statements = Vec::new();
     for (role, password, _) in work.roles() {
         work.join(&session, role).await?;
-        let login = login_options(server.settings().connection_limit, password, spec.expires_at);
+        let verifier = scram::verifier(password);
+        let login = login_options(server.settings().connection_limit, &verifier, spec.expires_at);
         statements.push(format!("ALTER ROLE {} WITH {login}", ident(role)));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {}", ident(role)));
     }

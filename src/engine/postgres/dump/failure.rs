@@ -158,6 +158,7 @@ pub(super) fn of_connection(side: Side, lost: &Lost, job: &CloneJob) -> Failure 
         Lost::Exposed => {
             (format!("{whose} asks for the password in the clear over a connection without TLS"), String::new())
         }
+        Lost::Unguarded(detail) => ("others could not be kept out of the copy".to_owned(), detail.clone()),
     };
     Failure::new(Code::PostgresConnectionFailed, text)
         .hint("see that the server runs and is reached as configured; everything begun was removed")

@@ -27,10 +27,10 @@ use self::failure::Side;
 use self::program::{Programs, Restore};
 use self::relay::Relay;
 use self::workdir::WorkDir;
-use super::access;
 use super::server::PostgresServer;
+use super::steps::Door;
 use crate::engine::{EngineError, SandboxSpec};
-use crate::model::{Code, CredentialAccess, Failure};
+use crate::model::{Code, Failure};
 
 pub(super) use preflight::preflight;
 pub(super) use workdir::sweep;
@@ -72,6 +72,8 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
     let source = Relay::listen(&work, SOURCE_SOCKET, &job.source.endpoint, job.source.connect_timeout, 1)?;
     let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
     let programs = Programs::prepare(&work, user, job, plan, spec, server.info().await?.major)?;
+    let door = Door::of(server, spec);
+    target.guard(door.clone());
     let filter = Filter::of(plan);
     if filter.is_empty() && job.options.masks.is_empty() {
         work.give_away()?;
@@ -89,9 +91,10 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
         return failure::judge(restore(Restore::All).await, &source, &target, job);
     }
     failure::judge(restore(Restore::BeforeMasks).await, &source, &target, job)?;
-    let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
+    let session = door.enter().await?;
     mask::apply(&session, &server.settings().profile, job, plan).await?;
     drop(session);
+    door.open().await?;
     failure::judge(restore(Restore::AfterMasks).await, &source, &target, job)
 }
 

@@ -24,6 +24,7 @@ use super::workdir::WorkDir;
 use crate::engine::EngineError;
 use crate::engine::postgres::Endpoint;
 use crate::engine::postgres::net::{self, NetError, Stream};
+use crate::engine::postgres::steps::Door;
 use crate::model::fault;
 
 /// What is moved at once.
@@ -60,6 +61,8 @@ pub(super) enum Lost {
     Closed,
     /// The server asked for the password in the clear.
     Exposed,
+    /// Others could not be kept out.
+    Unguarded(String),
 }
 
 /// What was seen so far.
@@ -69,6 +72,8 @@ struct Seen {
     lost: Option<Lost>,
     /// The running session, for a request to stop it.
     key: Option<(i32, i32)>,
+    /// What is shut behind each session before it may say anything.
+    door: Option<Door>,
 }
 
 /// A socket in a private directory, and who listens there.
@@ -107,6 +112,11 @@ impl Relay {
             }
         });
         Ok(Self { seen, endpoint: endpoint.clone(), task })
+    }
+
+    /// Has a door shut behind each session.
+    pub(super) fn guard(&self, door: Door) {
+        lock(&self.seen).door = Some(door);
     }
 
     /// Returns the first error that the server reported.
@@ -243,12 +253,13 @@ impl Line {
     ) -> Option<Lost> {
         let mut messages = Messages::default();
         let mut chunk = vec![0; CHUNK_BYTES];
+        let mut guarded = false;
         loop {
             let read = match server.read(&mut chunk).await {
                 Ok(0) | Err(_) => return Some(Lost::Closed),
                 Ok(read) => chunk.get(..read).unwrap_or_default(),
             };
-            let mut exposed = false;
+            let (mut exposed, mut began) = (false, false);
             messages.follow(read, |tag, body| match tag {
                 b'R' => {
                     exposed |= !private && matches!(body.first_chunk().map(|b| u32::from_be_bytes(*b)), Some(3 | 5))
@@ -257,12 +268,24 @@ impl Line {
                     *key.lock().unwrap_or_else(PoisonError::into_inner) = key_of(body);
                     lock(&self.seen).key = key_of(body);
                 }
-                b'Z' => ready.notify_one(),
+                b'Z' => {
+                    began = true;
+                    ready.notify_one();
+                }
                 b'E' => _ = lock(&self.seen).error.get_or_insert_with(|| reported(body)),
                 _ => {}
             });
             if exposed {
                 return Some(Lost::Exposed);
+            }
+            if began {
+                let door = if guarded { None } else { lock(&self.seen).door.clone() };
+                guarded = true;
+                if let Some(door) = door
+                    && let Err(error) = door.shut().await
+                {
+                    return Some(Lost::Unguarded(error.to_string()));
+                }
             }
             if client.write_all(read).await.is_err() {
                 return None;

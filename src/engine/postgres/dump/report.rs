@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::job::{CloneJob, CloneReport, TableRows};
-use crate::engine::postgres::access;
 use crate::engine::postgres::admin::{ident, refused_unquoted};
 use crate::engine::postgres::server::PostgresServer;
+use crate::engine::postgres::steps::Door;
 use crate::engine::{EngineError, SandboxSpec};
-use crate::model::CredentialAccess;
 
 /// Up to this size rows are counted; of a larger copy the server's estimates are told.
 const COUNTED_BYTES_MAX: i64 = 256 << 20;
@@ -24,7 +23,7 @@ const TABLES: &str = "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n 
      WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')";
 
 pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
-    let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
+    let session = Door::of(server, spec).enter().await?;
     // ANALYZE runs functions of the source's indexes on its rows.
     let failed = refused_unquoted("look at the copy", &server.settings().profile);
     session.answers_within(job.left());
@@ -33,7 +32,11 @@ pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job:
     session.batch_execute("ANALYZE").await.map_err(&failed)?;
     let mut report = CloneReport::default();
     let size: i64 = session
-        .query_one("SELECT pg_catalog.pg_database_size(pg_catalog.current_database())", &[])
+        .query_one(
+            "SELECT coalesce(pg_catalog.sum(pg_catalog.pg_relation_size(oid)), 0)::pg_catalog.int8 \
+             FROM pg_catalog.pg_class WHERE relkind IN ('r', 'i', 'm', 't')",
+            &[],
+        )
         .await
         .map_err(&failed)?
         .get(0);

@@ -50,7 +50,7 @@ impl Work<'_> {
 
     /// Returns what only a superuser can set, and the role itself cannot change back: temporary files, and for the
     /// reader that row security hides nothing. The statement timeout is a hint.
-    fn role_limits(&self, role: &str, reader: bool) -> Vec<String> {
+    pub(super) fn role_limits(&self, role: &str, reader: bool) -> Vec<String> {
         let settings = self.server.settings();
         let role = ident(role);
         let files = settings
@@ -94,16 +94,22 @@ impl Work<'_> {
         let names = &self.spec.names;
         let (found, encoding) = try_join(self.find_database(session), self.encoding(session)).await?;
         if let Some(found) = found {
-            return if found.owner == names.owner_role { Ok(()) } else { Err(self.foreign_owner(&found.owner)) };
+            return if self.is_its_own(&found.owner) { Ok(()) } else { Err(self.foreign_owner(&found.owner)) };
         }
         let closed = if self.info.superuser { "CONNECTION LIMIT 0" } else { "ALLOW_CONNECTIONS false" };
+        let owner = if self.is_clone() { &names.readonly_role } else { &names.owner_role };
         let sql = format!(
             "CREATE DATABASE {} OWNER {} TEMPLATE template0{} {closed}",
             ident(&names.database),
-            ident(&names.owner_role),
+            ident(owner),
             encoding
         );
         session.batch_execute(&sql).await.map_err(refused("create the database", self.profile()))
+    }
+
+    /// Returns whether it is filled from another server: code from there runs in it before it is its owner's.
+    fn is_clone(&self) -> bool {
+        matches!(self.spec.contents, Contents::Clone(_))
     }
 
     /// A server whose template is not in UTF-8 gets databases that are, with the one locale that fits every encoding.
@@ -187,6 +193,10 @@ impl Work<'_> {
         }
         statements.push(format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {roles}"));
+        if self.is_clone() {
+            // What the owner of a database may do in it.
+            statements.push(format!("GRANT CREATE, TEMPORARY ON DATABASE {database} TO {}", ident(&names.owner_role)));
+        }
         statements.push(format!("ALTER DATABASE {database} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1"));
         if let Contents::Copy { .. } = self.spec.contents {
             statements.extend(self.roles().iter().map(|(role, ..)| format!("ALTER ROLE {} LOGIN", ident(role))));
@@ -206,7 +216,7 @@ impl Work<'_> {
         let ((), row) = try_join(opened, rights).await.map_err(&failed)?;
         let (public, owner, reader, reader_more): (bool, bool, bool, bool) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
-        if public || !owner || !reader || reader_more {
+        if public || !owner || !reader || reader_more && !self.is_clone() {
             return Err(EngineError::Refused {
                 action: "open the database to its roles",
                 sqlstate: SqlState::INSUFFICIENT_PRIVILEGE.code().to_owned(),
@@ -231,6 +241,12 @@ impl Work<'_> {
         } else if plan.by_owner.is_empty() {
             // The rights came with the copy.
             return Ok(());
+        }
+        if self.is_clone() && self.info.major >= 15 {
+            // The database's owner has it, which is another as long as it is filled.
+            let inside = self.server.session_in(&self.spec.names.database).await?;
+            let sql = format!("ALTER SCHEMA public OWNER TO {}", ident(&self.spec.names.owner_role));
+            self.execute(&inside, "give schema `public` away", &sql).await?;
         }
         let session = self.owner_session().await?;
         statements.extend(plan.by_owner.iter().map(extensions::Planned::sql));

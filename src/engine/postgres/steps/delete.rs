@@ -71,7 +71,7 @@ impl Work<'_> {
             statements.push(format!("ALTER ROLE {} NOLOGIN", ident(&role)));
         }
         if let Some(found) = self.find_database(session).await? {
-            if found.owner != self.spec.names.owner_role {
+            if !self.is_its_own(&found.owner) {
                 return Err(self.foreign_owner(&found.owner));
             }
             if ways == Ways::All && found.connection_limit != HALF_DROPPED {
@@ -175,7 +175,7 @@ impl Work<'_> {
     pub(super) async fn clear(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
         let Some(found) = self.find_database(&session).await? else { return Ok(()) };
-        if found.owner != self.spec.names.owner_role {
+        if !self.is_its_own(&found.owner) {
             return Err(self.foreign_owner(&found.owner));
         }
         if found.connection_limit == HALF_DROPPED {
@@ -246,10 +246,10 @@ impl Work<'_> {
         let session = self.server.admin_session().await?;
         let names = &self.spec.names;
         let Some(found) = self.find_database(&session).await? else { return Ok(()) };
-        if found.owner != names.owner_role {
+        if !self.is_its_own(&found.owner) {
             return Err(self.foreign_owner(&found.owner));
         }
-        self.join(&session, &names.owner_role).await?;
+        self.join(&session, &found.owner).await?;
         let sql = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", ident(&names.database));
         let Err(error) = self.execute_whoever_holds(&session, None, "drop the database", &sql).await else {
             return Ok(());

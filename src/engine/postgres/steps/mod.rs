@@ -7,6 +7,8 @@ mod carried;
 mod copy;
 mod create;
 mod delete;
+mod guard;
+mod hand_over;
 mod holders;
 mod reown;
 mod rights;
@@ -20,10 +22,11 @@ use tokio_postgres::types::Type;
 use super::admin::{ident, literal, refused};
 use super::dump::{self, CloneJob};
 use super::names;
-use super::scram;
 use super::server::PostgresServer;
 use crate::engine::{Contents, DeleteSteps, EngineError, SandboxSpec, ServerInfo, Step};
 use crate::model::{SandboxKind, SandboxNames, Secret, Timestamp};
+
+pub(super) use guard::Door;
 
 const CREATE_ROLES: Step = Step::new("create-roles", "creating the roles");
 const CREATE_DATABASE: Step = Step::new("create-database", "creating the database");
@@ -37,6 +40,7 @@ const SEAL_TEMPLATE: Step = Step::inner("seal-template", "closing the template")
 pub(super) const RESET: Step = Step::new("reset", "removing what the sandbox holds");
 const COPY_SOURCE: Step = Step::inner("copy-source", "copying the source").paced();
 const CHECK_COPY: Step = Step::inner("check-copy", "looking at the copy").paced();
+const HAND_OVER: Step = Step::inner("hand-over", "handing the copy over to its owner");
 const CLOSE: Step = Step::new("close", "closing the database");
 const CLEAR: Step = Step::new("clear", "removing what would hold the database");
 const DROP_DATABASE: Step = Step::new("drop-database", "dropping the database");
@@ -53,9 +57,9 @@ pub(super) fn create_steps(kind: SandboxKind, contents: &Contents) -> Vec<Step> 
         SandboxKind::Sandbox => vec![PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER],
         SandboxKind::Template => vec![SEAL_TEMPLATE],
     };
-    // Open is the database to its roles alone, whose passwords nobody is told before the sandbox is ready.
+    // While it is filled, nobody gets in but sessions of ours.
     let filled = match contents {
-        Contents::Clone(_) => vec![COPY_SOURCE, CHECK_COPY],
+        Contents::Clone(_) => vec![COPY_SOURCE, CHECK_COPY, HAND_OVER],
         Contents::Empty | Contents::Copy { .. } => Vec::new(),
     };
     [vec![CREATE_ROLES], database, end, filled].concat()
@@ -75,6 +79,7 @@ pub(super) fn known_steps() -> Vec<Step> {
         SEAL_TEMPLATE,
         COPY_SOURCE,
         CHECK_COPY,
+        HAND_OVER,
     ]
 }
 
@@ -119,6 +124,7 @@ impl<'a> Work<'a> {
             name if name == PREPARE_OWNER.name => self.prepare_owner().await,
             name if name == COPY_SOURCE.name => dump::copy(self.server, self.spec, self.job()?).await,
             name if name == CHECK_COPY.name => dump::check(self.server, self.spec, self.job()?).await,
+            name if name == HAND_OVER.name => self.hand_over().await,
             name if name == CLOSE.name => self.close().await,
             name if name == CLEAR.name => self.clear().await,
             name if name == DROP_DATABASE.name => self.drop_database().await,
@@ -143,7 +149,7 @@ impl<'a> Work<'a> {
             }
             name if name == OPEN_DATABASE.name => self.close().await,
             // lies inside the database and goes with it
-            name if [PREPARE_DATABASE, PREPARE_OWNER, GIVE_COPY, SEAL_TEMPLATE, COPY_SOURCE, CHECK_COPY]
+            name if [PREPARE_DATABASE, PREPARE_OWNER, GIVE_COPY, SEAL_TEMPLATE, COPY_SOURCE, CHECK_COPY, HAND_OVER]
                 .iter()
                 .any(|s| s.name == name) =>
             {
@@ -257,6 +263,11 @@ impl<'a> Work<'a> {
         Ok(row.map(|row| FoundDatabase { owner: row.get(0), connection_limit: row.get(1), is_template: row.get(2) }))
     }
 
+    /// Returns whether a database's owner is one of the sandbox's roles: the reader, as long as it is filled.
+    fn is_its_own(&self, owner: &str) -> bool {
+        owner == self.spec.names.owner_role || owner == self.spec.names.readonly_role
+    }
+
     fn foreign_owner(&self, owner: &str) -> EngineError {
         EngineError::Refused {
             action: "touch a database of another owner",
@@ -271,10 +282,10 @@ impl<'a> Work<'a> {
 }
 
 /// Returns what a role's login is limited by: a verifier instead of a password, sessions, and time.
-pub(super) fn login_options(connection_limit: u32, password: &Secret, until: Timestamp) -> String {
+pub(super) fn login_options(connection_limit: u32, verifier: &str, until: Timestamp) -> String {
     format!(
         "CONNECTION LIMIT {connection_limit} PASSWORD {} VALID UNTIL {}",
-        literal(&scram::verifier(password)),
+        literal(verifier),
         literal(&until.to_string())
     )
 }
@@ -297,10 +308,11 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::postgres::scram;
 
     #[test]
     fn no_statement_holds_a_password() {
-        let options = login_options(5, &Secret::new("hunter2"), Timestamp::from_unix_ms(0));
+        let options = login_options(5, &scram::verifier(&Secret::new("hunter2")), Timestamp::from_unix_ms(0));
         assert!(!options.contains("hunter2"), "{options}");
         assert!(options.starts_with("CONNECTION LIMIT 5 PASSWORD 'SCRAM-SHA-256$4096:"), "{options}");
         assert!(options.ends_with("VALID UNTIL '1970-01-01T00:00:00.000Z'"), "{options}");

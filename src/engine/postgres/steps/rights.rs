@@ -251,7 +251,7 @@ const fn option(grantable: bool) -> &'static str {
 }
 
 /// Returns the word for a kind of object to come, by the letter that the server keeps.
-fn kind_of(letter: &str) -> &'static str {
+pub(super) fn kind_of(letter: &str) -> &'static str {
     match letter {
         "r" => "TABLES",
         "S" => "SEQUENCES",

@@ -1,0 +1,192 @@
+//! Keeps a database to itself while code of another's may run in it: that of a source, as the sandbox's owner.
+//!
+//! Such code may do what the owner may: change its password and its settings, and give rights on all that it owns. So the
+//! database is the reader's until it is handed over, and what lets the owner in is taken away as soon as a session of ours
+//! is in. A way in is made anew for each, when nobody else acts as the owner any more.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use super::{Work, login_options};
+use crate::engine::postgres::access;
+use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
+use crate::engine::postgres::server::PostgresServer;
+use crate::engine::postgres::{Credentials, scram};
+use crate::engine::{Contents, EngineError, SandboxSpec};
+use crate::model::{Code, Failure, Secret};
+
+/// How long a change waits for what a session holds that was just ended.
+const LOCK_TIMEOUT: &str = "2s";
+
+/// The way into one database that is being filled.
+#[derive(Clone)]
+pub(in crate::engine::postgres) struct Door {
+    server: Arc<PostgresServer>,
+    spec: SandboxSpec,
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").field("sandbox", &self.spec.id).finish_non_exhaustive()
+    }
+}
+
+impl Door {
+    pub(in crate::engine::postgres) fn of(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Self {
+        Self { server: Arc::clone(server), spec: spec.clone() }
+    }
+
+    /// Takes away what lets the owner in; who is in stays.
+    pub(in crate::engine::postgres) async fn shut(&self) -> Result<(), EngineError> {
+        Work::new(&self.server, &self.spec).await?.shut().await
+    }
+
+    /// Makes a way in that nobody knows but us, after all who were in are out.
+    pub(in crate::engine::postgres) async fn open(&self) -> Result<(), EngineError> {
+        Work::new(&self.server, &self.spec).await?.unlock().await
+    }
+
+    /// Goes in as the owner, and shuts the door behind.
+    pub(in crate::engine::postgres) async fn enter(&self) -> Result<AdminSession, EngineError> {
+        self.open().await?;
+        let entered = self.log_in().await;
+        self.shut().await?;
+        entered
+    }
+
+    async fn log_in(&self) -> Result<AdminSession, EngineError> {
+        let names = &self.spec.names;
+        let credentials =
+            Credentials { user: names.owner_role.clone(), password: Some(self.spec.owner_password.clone()) };
+        let reach = self.server.reach().await?;
+        let login = Login {
+            endpoint: &reach.endpoint,
+            credentials: &credentials,
+            database: &names.database,
+            timeout: reach.connect_timeout,
+            answer: access::CATALOGUE_ANSWER,
+        };
+        let major = self.server.info().await?.major;
+        let entered = self.server.log_in_as(&login, Some(major)).await;
+        entered.map_err(|error| error.within(&self.server.settings().profile, &credentials.user))
+    }
+}
+
+impl Work<'_> {
+    async fn shut(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        let (role, database) = (ident(&self.spec.names.owner_role), ident(&self.spec.names.database));
+        let statements = [
+            patience(),
+            lasting_later(),
+            format!("ALTER ROLE {role} CONNECTION LIMIT 0"),
+            format!("REVOKE CONNECT ON DATABASE {database} FROM {role}"),
+        ];
+        self.together(&session, "keep others out of the copy", &statements).await
+    }
+
+    async fn unlock(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        self.nobody_is_in(&session).await?;
+        self.join(&session, &self.spec.names.owner_role).await?;
+        let [(owner, password, _), _] = self.roles();
+        let mut statements = vec![patience(), lasting_later()];
+        statements.extend(self.roles_anew(&session, &[(owner, verifier(password).await?)]).await?);
+        let database = ident(&self.spec.names.database);
+        statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {}", ident(owner)));
+        self.together(&session, "go into the copy", &statements).await
+    }
+
+    /// Ends who acts as the owner or is in the database, and refuses a copy whose code has let others in for good.
+    pub(super) async fn nobody_is_in(&self, session: &Client) -> Result<(), EngineError> {
+        self.terminate(session).await?;
+        let names = &self.spec.names;
+        let found = session
+            .query_typed_one(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_auth_members m JOIN pg_catalog.pg_roles r ON r.oid = m.roleid \
+                 WHERE r.rolname IN ($1, $2) \
+                 AND m.member <> (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)), \
+                 EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts WHERE owner IN ($1, $2) OR database = $3), \
+                 EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE (usename IN ($1, $2) OR datname = $3) \
+                 AND pid <> pg_catalog.pg_backend_pid() AND backend_type IN ('client backend', 'walsender'))",
+                &[
+                    (&names.owner_role, Type::NAME),
+                    (&names.readonly_role, Type::NAME),
+                    (&names.database, Type::NAME),
+                ],
+            )
+            .await
+            .map_err(refused("look who may enter the copy", self.profile()))?;
+        let (members, prepared, sessions): (bool, bool, bool) = (found.get(0), found.get(1), found.get(2));
+        match (members, prepared, sessions) {
+            (true, ..) => Err(self.tampered("made another role a member of the sandbox's owner")),
+            (_, true, _) => Err(self.tampered("left a prepared transaction")),
+            (.., true) => Err(self.tampered("left a session that does not end")),
+            (false, false, false) => Ok(()),
+        }
+    }
+
+    /// Returns what makes the roles again as they were made, with these verifiers: logins, limits and settings.
+    pub(super) async fn roles_anew(
+        &self,
+        session: &Client,
+        roles: &[(&str, String)],
+    ) -> Result<Vec<String>, EngineError> {
+        let names: Vec<&str> = roles.iter().map(|(role, _)| *role).collect();
+        // In whatever database a role has set something for itself; for all of them without a name.
+        let settings = session
+            .query_typed(
+                "SELECT r.rolname::text, d.datname::text FROM pg_catalog.pg_db_role_setting s \
+                 JOIN pg_catalog.pg_roles r ON r.oid = s.setrole LEFT JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase \
+                 WHERE r.rolname = ANY ($1)",
+                &[(&names, Type::NAME_ARRAY)],
+            )
+            .await
+            .map_err(refused("look at the roles' settings", self.profile()))?;
+        let mut statements = Vec::new();
+        for row in settings {
+            let (role, database): (String, Option<String>) = (row.get(0), row.get(1));
+            let within = database.map(|name| format!(" IN DATABASE {}", ident(&name))).unwrap_or_default();
+            statements.push(format!("ALTER ROLE {}{within} RESET ALL", ident(&role)));
+        }
+        for (role, verifier) in roles {
+            let login = login_options(self.server.settings().connection_limit, verifier, self.spec.expires_at);
+            statements.push(format!("ALTER ROLE {} WITH LOGIN {login}", ident(role)));
+            if self.info.superuser {
+                statements.extend(self.role_limits(role, *role == self.spec.names.readonly_role));
+            }
+        }
+        Ok(statements)
+    }
+
+    /// Says what code of the source has done that a copy is not to carry.
+    pub(super) fn tampered(&self, what: &str) -> EngineError {
+        let shown = match &self.spec.contents {
+            Contents::Clone(job) => job.shown.as_str(),
+            Contents::Empty | Contents::Copy { .. } => "the source",
+        };
+        let text = format!("code of {shown} that ran in the copy {what}; everything begun was removed");
+        let failure = Failure::new(Code::RestoreIncompatible, text)
+            .hint("look at the functions that its constraints, defaults, indexes and materialised views call, and leave them out");
+        EngineError::Known(Box::new(failure))
+    }
+}
+
+/// Returns the verifier of a password, made while others use the processor.
+pub(super) async fn verifier(password: &Secret) -> Result<String, EngineError> {
+    let password = password.clone();
+    let made = tokio::task::spawn_blocking(move || scram::verifier(&password)).await;
+    made.map_err(|error| EngineError::Unsupported(format!("no verifier was made: {error}")))
+}
+
+pub(super) fn patience() -> String {
+    format!("SET LOCAL lock_timeout = {}", literal(LOCK_TIMEOUT))
+}
+
+/// What is noted as ready is written to disk behind this, and so this with it; what is not ready is removed.
+pub(super) fn lasting_later() -> String {
+    "SET LOCAL synchronous_commit = off".to_owned()
+}
