@@ -31,15 +31,31 @@ impl Work<'_> {
         inside: Option<&str>,
         statement: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
+        let waiting = self.number_of(session).await?;
         let Some(beside) = self.server.second_admin_session().await? else {
             self.end_holders(session, inside, NOBODY).await?;
             return statement.await;
         };
+        self.while_it_waits(&beside, inside, waiting, statement).await
+    }
+
+    /// Returns the number of a session.
+    pub(super) async fn number_of(&self, session: &Client) -> Result<i32, EngineError> {
         let row = session.query_one("SELECT pg_catalog.pg_backend_pid()", &[]).await;
-        let waiting: i32 = row.map_err(refused("learn the session's number", self.profile()))?.get(0);
+        Ok(row.map_err(refused("learn the session's number", self.profile()))?.get(0))
+    }
+
+    /// Carries out a statement of session `waiting`; meanwhile `beside` ends what holds it up.
+    pub(super) async fn while_it_waits<T>(
+        &self,
+        beside: &Client,
+        inside: Option<&str>,
+        waiting: i32,
+        statement: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
         let look = async {
             loop {
-                if let Err(error) = self.end_holders(&beside, inside, waiting).await {
+                if let Err(error) = self.end_holders(beside, inside, waiting).await {
                     // What the statement says of it is what counts.
                     tracing::warn!(sandbox = %self.spec.id, %error, "who holds the sandbox is not known");
                     return pending().await;

@@ -14,11 +14,13 @@ use tokio_postgres::types::{ToSql, Type};
 use super::rights::Rights;
 use super::{Work, is_contention};
 use crate::engine::EngineError;
-use crate::engine::postgres::admin::{AdminSession, ident, refused};
+use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 use crate::model::SandboxNames;
 
 /// How often it is tried against others who change the source's row at the same time.
 const ATTEMPTS_MAX: u32 = 8;
+/// How long it waits for what others hold of shared rows, before those that are sandboxes are ended.
+const LOCK_TIMEOUT: &str = "1s";
 /// The pause before another try.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -77,11 +79,24 @@ impl Work<'_> {
             .await
             .map_err(refused("take turns", self.profile()))?;
         let mut inside = self.server.session_in(&self.spec.names.database).await?;
+        let waiting = self.number_of(&inside).await?;
+        let patience = format!("SET lock_timeout = {}", literal(LOCK_TIMEOUT));
+        self.execute(&inside, "give the copy to its roles", &patience).await?;
+        let mut beside = None;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            match self.give(&mut inside, source).await {
-                Err(error) if attempt < ATTEMPTS_MAX && is_contention(&error) => tokio::time::sleep(PAUSE).await,
+            let given = self.give(&mut inside, source);
+            let given = match &beside {
+                // Whoever has granted the source's roles something holds that up until his transaction ends.
+                Some(beside) if attempt > 1 => self.while_it_waits(beside, None, waiting, given).await,
+                Some(_) | None => given.await,
+            };
+            match given {
+                Err(error) if attempt < ATTEMPTS_MAX && is_contention(&error) => {
+                    tokio::time::sleep(PAUSE).await;
+                    beside = self.server.second_admin_session().await?;
+                }
                 given => return given,
             }
         }
