@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// Returns how many bytes the caller's quotas leave.
-    async fn bytes_left(&self, profile: &Profile, grant: &Grant) -> Result<Option<u64>, Failure> {
+    pub(super) async fn bytes_left(&self, profile: &Profile, grant: &Grant) -> Result<Option<u64>, Failure> {
         let limits = quota_limits(profile.settings(), &grant.obligations).bytes;
         if limits.is_empty() {
             return Ok(None);

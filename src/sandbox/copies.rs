@@ -68,6 +68,7 @@ impl Core {
         let core = self.clone();
         self.detached(async move {
             let _hold = grant.course.refusing(core.hold_source(&profile, &sandbox).await)?;
+            grant.course.refusing(core.has_room(&profile, &grant, &sandbox).await)?;
             let beginning = Beginning::fork(&sandbox);
             core.create_checked(&profile, &grant, &request, &beginning, &*progress, &cancel).await
         })
@@ -83,6 +84,7 @@ impl Core {
         sandbox.usable()?;
         let request = request.check(profile.settings(), grant)?;
         profile.engine.check_copy(&removal_spec(&sandbox)).await.map_err(Failure::from)?;
+        self.has_room(&profile, grant, &sandbox).await?;
         self.rehearse(&profile, grant, &request, &Beginning::fork(&sandbox)).await
     }
 
@@ -99,6 +101,17 @@ impl Core {
         Ok(hold)
     }
 
+    /// Refuses a copy for which the caller's quotas of bytes leave no room.
+    async fn has_room(&self, profile: &Profile, grant: &Grant, source: &Sandbox) -> Result<(), Failure> {
+        let Some(left) = self.bytes_left(profile, grant).await? else { return Ok(()) };
+        let bytes = profile.engine.measure(&removal_spec(source)).await.map_err(Failure::from)?;
+        if bytes <= left {
+            return Ok(());
+        }
+        let text = format!("a copy would have {bytes} bytes, and {left} are left of the quota of bytes");
+        Err(Failure::new(Code::QuotaExceeded, text).hint("delete sandboxes that are not needed, or make an empty one"))
+    }
+
     /// Returns what a sandbox begins with that is made from a template of the caller's.
     pub(super) async fn template_beginning(
         &self,
@@ -108,6 +121,7 @@ impl Core {
     ) -> Result<Beginning, Failure> {
         let template = find_template(profile, &grant.principal.owner, name).await?;
         profile.engine.check_copy(&removal_spec(&template.sandbox)).await.map_err(Failure::from)?;
+        self.has_room(profile, grant, &template.sandbox).await?;
         Ok(Beginning::template(&template))
     }
 

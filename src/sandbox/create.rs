@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{OWNER_FIELD, READONLY_FIELD, bare_spec, require};
+use super::core::{OWNER_FIELD, READONLY_FIELD, bare_spec, removal_spec, require};
 use super::request::CheckedRequest;
 use super::work::{Work, first_stage};
 use super::{Core, CreateRequest, Profile, Sandbox, quota_limits};
@@ -156,6 +156,9 @@ impl Core {
                     spec.contents = beginning.contents.clone();
                     let work = Work { profile: Arc::clone(profile), held, spec, anew: false };
                     let sandbox = work.make(progress, cancel, deadline).await?;
+                    if !matches!(beginning.contents, Contents::Empty) {
+                        note_size(profile, &sandbox).await;
+                    }
                     Ok(Created { sandbox, replayed: false })
                 }
                 Ok(Reserved::Replayed(id)) => {
@@ -239,6 +242,17 @@ impl Core {
                 Some(_) | None => return grant.course.refusing(Err(made_and_gone())),
             }
         }
+    }
+}
+
+/// Notes the size of a sandbox that did not begin empty, so that it counts from the beginning.
+async fn note_size(profile: &Profile, sandbox: &Sandbox) {
+    let noted = async {
+        let bytes = profile.engine.measure(&removal_spec(sandbox)).await.map_err(Failure::from)?;
+        profile.store.measured(sandbox.id, Some(bytes)).await.map_err(Failure::from)
+    };
+    if let Err(failure) = noted.await {
+        tracing::warn!(sandbox = %sandbox.id, %failure, "its size could not be noted; it is measured later");
     }
 }
 

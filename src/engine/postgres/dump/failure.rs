@@ -56,6 +56,10 @@ fn of_program(broken: &Broken, job: &CloneJob) -> Failure {
             Failure::new(Code::DiskFull, format!("the disk is full that the archive of {shown} is kept on meanwhile"))
                 .hint("free space on the disk of the state directory, or leave rows out")
         }
+        Broken::Move(error) if error.kind() == std::io::ErrorKind::QuotaExceeded => {
+            let most = job.options.bytes_max.unwrap_or_default();
+            super::size::over(job, super::size::archive_bytes_max(job), most)
+        }
         Broken::Move(error) => {
             Failure::new(Code::Internal, format!("the copy of {shown} broke off")).audit(error.to_string())
         }

@@ -13,6 +13,7 @@ mod preflight;
 mod program;
 mod relay;
 mod report;
+mod size;
 mod tools;
 mod workdir;
 
@@ -44,7 +45,16 @@ const RESTORES_MAX: u32 = 2;
 
 /// Copies the source into the sandbox's database, masked. Stops when the job is cancelled or its time is over.
 pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
-    stoppable(job, copy_unbounded(server, spec, job)).await
+    let bounded = async {
+        let empty = size::bytes(server, spec).await?;
+        tokio::select! {
+            biased;
+            copied = copy_unbounded(server, spec, job) => copied?,
+            over = size::outgrown(server, spec, job, empty) => return Err(over),
+        }
+        size::check(server, spec, job, empty).await
+    };
+    stoppable(job, bounded).await
 }
 
 /// Rebuilds the copy's statistics and looks at what came of it.

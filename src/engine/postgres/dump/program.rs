@@ -151,7 +151,7 @@ impl Programs {
         let mut dump = self.dump(&["--compress=0"]).await?;
         let mut restore = self.restoring(Restore::All, Stdio::piped(), false).await?;
         let moved = match (dump.child.stdout.take(), restore.child.stdin.take()) {
-            (Some(from), Some(to)) => self.pump(from, to, job).await,
+            (Some(from), Some(to)) => self.pump(from, to, job, u64::MAX).await,
             (None, _) | (_, None) => Err(io::Error::other("a pipe is missing")),
         };
         if moved.is_err() {
@@ -169,7 +169,7 @@ impl Programs {
         let mut dump = self.dump(&["--compress=1"]).await?;
         let file = archive.try_clone().map_err(Broken::Move)?;
         let moved = match dump.child.stdout.take() {
-            Some(from) => self.pump(from, tokio::fs::File::from_std(file), job).await,
+            Some(from) => self.pump(from, tokio::fs::File::from_std(file), job, super::size::archive_bytes_max(job)).await,
             None => Err(io::Error::other("a pipe is missing")),
         };
         if let Err(error) = moved {
@@ -225,12 +225,13 @@ impl Programs {
         command
     }
 
-    /// Moves an archive, and tells how far it is.
+    /// Moves an archive of no more than `most` bytes, and tells how far it is.
     async fn pump(
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
         job: &CloneJob,
+        most: u64,
     ) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         let (mut moved, mut told) = (0_u64, Instant::now());
@@ -243,6 +244,9 @@ impl Programs {
             fault::pass("file.copy.move").await?;
             to.write_all(chunk.get(..read).unwrap_or_default()).await?;
             moved += read as u64;
+            if moved > most {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
             if told.elapsed() >= NEWS_EVERY {
                 told = Instant::now();
                 let part = (moved.saturating_mul(1000) / self.bytes.max(1)).min(999);
