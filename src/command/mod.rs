@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use tokio::sync::Semaphore;
 
+use self::reach::Reach;
 pub use self::error::CommandError;
 pub use self::output::{Captured, Wanted};
 pub use self::reach::{DEVICES, Further, SYSTEM};
@@ -69,13 +70,15 @@ pub struct Settings {
 pub struct Commands {
     settings: Settings,
     told: Surroundings,
+    reach: Reach,
     turns: Semaphore,
 }
 
 impl Commands {
     /// Builds it; starts nothing.
     pub fn new(settings: Settings, told: Surroundings) -> Self {
-        Self { settings, told, turns: Semaphore::new(COMMANDS_MAX) }
+        let reach = Reach::new(&told, &settings.further);
+        Self { settings, told, reach, turns: Semaphore::new(COMMANDS_MAX) }
     }
 
     /// Opens a repository.

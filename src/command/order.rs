@@ -8,16 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::confine::Rules;
 
+/// The most file descriptors that come along.
+pub(super) const DESCRIPTORS_MAX: usize = 3;
 /// The longest message: argv, environment, rules and standard input fit many times.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// Says that the command is to end.
 pub(super) const STOP: u8 = b's';
 
 /// A command to be run. It has the sandbox's password in it, and is nowhere but on a private socket.
+///
+/// With it come file descriptors: the repository, the command's temporary directory, and what it reads, if that is passed.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) argv: Vec<String>,
-    pub(super) dir: PathBuf,
     /// The command's own directory, removed after it.
     pub(super) temporary: PathBuf,
     /// The whole environment.
@@ -34,7 +37,7 @@ pub(super) struct Order {
 pub(super) enum Input {
     Nothing,
     Text(String),
-    /// The file descriptor that comes along with the message.
+    /// The last file descriptor that comes along with the message.
     Passed,
 }
 

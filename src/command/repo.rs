@@ -5,7 +5,8 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
@@ -51,18 +52,24 @@ impl Repo {
             return Err(not_found());
         }
         fault::reach("command.repo.open").map_err(|_| not_found())?;
-        let path = std::fs::canonicalize(&given).map_err(|_| not_found())?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let dir = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|_| not_found())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(CWD, &given, flags, Mode::empty()).map_err(|_| not_found())?;
+        // What is open is judged, and stays what it is whatever is put in its place.
+        let path = whereabouts(&dir).map_err(|_| not_found())?;
         match why_not(&path, grounds) {
             Some(why) => Err(CommandError::Repo { path, why }),
             None => Ok(Self { path, dir }),
         }
     }
 
-    /// Returns where it is, without links.
+    /// Returns where it was when it was opened, without links.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the directory.
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// Reads a text file of at most `bytes_max`; none if there is none.
@@ -143,6 +150,23 @@ impl Repo {
         }
         Ok(rustix::fs::openat(&at, *last, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
     }
+}
+
+/// Returns where an open directory is, without links.
+///
+/// # Errors
+/// Fails if it is nowhere any more, or was moved meanwhile.
+pub(super) fn whereabouts(dir: &OwnedFd) -> io::Result<PathBuf> {
+    #[cfg(target_os = "linux")]
+    let path = rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::new())?;
+    #[cfg(target_os = "macos")]
+    let path = rustix::fs::getpath(dir)?;
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes()));
+    let (there, open) = (rustix::fs::lstat(&path)?, rustix::fs::fstat(dir)?);
+    if (there.st_dev, there.st_ino) != (open.st_dev, open.st_ino) {
+        return Err(io::Error::other("the directory was moved"));
+    }
+    Ok(path)
 }
 
 /// Says why a directory is not one that commands are run in.

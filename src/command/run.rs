@@ -1,14 +1,14 @@
 //! Starts a command, watches it, and takes what it writes.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -17,11 +17,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::order::{self, Ending, Input, Order, Report};
+use super::order::{self, DESCRIPTORS_MAX, Ending, Input, Order, Report};
 use super::output::{Captured, Collector, Wanted};
 use super::redact::Secrets;
 use super::supervisor::SWEEP_MAX;
-use super::{CommandError, Commands, Repo, confine, reach};
+use super::{CommandError, Commands, Repo, confine, reach, repo};
 use crate::model::{Console, OutputStream, fault};
 
 /// The most time that a command may be given.
@@ -125,19 +125,16 @@ impl Commands {
             Some(Ok(Err(_)) | Err(_)) => return Err(CommandError::Busy),
             None => return Err(CommandError::Cancelled),
         };
-        let temporary = Temporary::make().map_err(|error| system("its temporary directory", &error))?;
-        let rules = confined.then(|| {
-            reach::rules(run.repo.path(), &temporary.0, &self.told, &self.settings.further, &self.settings.hidden)
-        });
+        let temporary = Temporary::make(&self.settings.hidden).map_err(|error| system("its temporary directory", &error))?;
+        let rules = confined.then(|| self.reach.rules(run.repo.path(), &self.settings.hidden));
         let passed = match (&run.stdin, &run.console) {
             (Stdin::Console, Some(console)) => console.input(),
             (Stdin::Console | Stdin::Nothing | Stdin::Text(_), _) => None,
         };
         let order = Order {
             argv: run.argv.to_vec(),
-            dir: run.repo.path().to_path_buf(),
-            temporary: temporary.0.clone(),
-            environment: self.environment(&temporary.0, run.variables),
+            temporary: temporary.path.clone(),
+            environment: self.environment(&temporary.path, run.variables),
             stdin: match (run.stdin, &passed) {
                 (Stdin::Text(text), _) => Input::Text(text),
                 (Stdin::Console, Some(_)) => Input::Passed,
@@ -148,7 +145,10 @@ impl Commands {
         };
         let secrets = Secrets::new(run.secrets.iter().chain(&self.settings.secrets).map(String::as_str));
         let started = Instant::now();
-        let (mut child, control) = self.supervise(&order, passed).await?;
+        let open = [run.repo.dir(), temporary.dir.as_fd()];
+        let descriptors: Vec<_> = open.into_iter().chain(passed.as_ref().map(AsFd::as_fd)).collect();
+        let (mut child, control) = self.supervise(&order, &descriptors).await?;
+        drop(passed);
         drop(order);
         let [wanted, wanted_error] = run.wanted;
         let console = |stream| run.console.clone().map(|console| (console, stream));
@@ -195,7 +195,11 @@ impl Commands {
     }
 
     /// Starts the supervisor and tells it what to run.
-    async fn supervise(&self, order: &Order, passed: Option<OwnedFd>) -> Result<(Child, UnixStream), CommandError> {
+    async fn supervise(
+        &self,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Child, UnixStream), CommandError> {
         let begun = async {
             fault::pass("command.spawn").await?;
             let (own, theirs) = StdStream::pair()?;
@@ -206,7 +210,7 @@ impl Commands {
             // Only now, so that nobody else holds the other end.
             drop(command);
             let message = order::encode(order)?;
-            let sent = send_first(&own, &message, passed)?;
+            let sent = send_first(&own, &message, descriptors)?;
             own.set_nonblocking(true)?;
             let mut control = UnixStream::from_std(own)?;
             control.write_all(message.get(sent..).unwrap_or_default()).await?;
@@ -233,13 +237,13 @@ fn system(what: &str, error: &io::Error) -> CommandError {
     CommandError::System { why: format!("{what}: {error}") }
 }
 
-/// Sends the first bytes, with a file descriptor where there is one. Returns how many were sent.
-fn send_first(to: &StdStream, message: &[u8], passed: Option<OwnedFd>) -> io::Result<usize> {
-    let Some(passed) = passed else { return Ok(0) };
-    let descriptors = [passed.as_fd()];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Sends the first bytes, with file descriptors. Returns how many were sent.
+fn send_first(to: &StdStream, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("there are too many file descriptors"));
+    }
     let first = message.get(..1).unwrap_or_default();
     Ok(rustix::net::sendmsg(to, &[IoSlice::new(first)], &mut ancillary, SendFlags::empty())?)
 }
@@ -315,22 +319,32 @@ async fn gathered(stream: Option<Stream>) -> Captured {
 }
 
 /// A directory of the command's own, gone when dropped.
-struct Temporary(PathBuf);
+struct Temporary {
+    path: PathBuf,
+    dir: OwnedFd,
+}
 
 impl Temporary {
-    fn make() -> io::Result<Self> {
+    /// Makes it where nothing of this program's own is.
+    fn make(hidden: &[PathBuf]) -> io::Result<Self> {
         fault::reach("command.temporary")?;
         let name = format!("pgsandbox-{}", uuid::Uuid::new_v4().simple());
-        let path = reach::real(&std::env::temp_dir()).join(name);
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(std::env::temp_dir(), flags, Mode::empty())?;
+        let path = repo::whereabouts(&parent)?;
+        if hidden.iter().any(|hidden| path.starts_with(reach::real(hidden))) {
+            return Err(io::Error::other("temporary files are among this program's own"));
+        }
+        rustix::fs::mkdirat(&parent, &name, Mode::RWXU)?;
+        let dir = rustix::fs::openat(&parent, &name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self { path: path.join(name), dir })
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
         // The supervisor has done it, if there was one.
-        let removed = std::fs::remove_dir_all(&self.0);
+        let removed = std::fs::remove_dir_all(&self.path);
         if let Some(error) = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound) {
             tracing::warn!(%error, "a command's temporary directory could not be removed");
         }

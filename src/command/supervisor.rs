@@ -19,7 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::confine;
-use super::order::{self, Ending, Input, Order, Report, STOP};
+use super::order::{self, DESCRIPTORS_MAX, Ending, Input, Order, Report, STOP};
 
 /// How long everything may take to be gone once it was killed.
 pub(super) const SWEEP_MAX: Duration = Duration::from_secs(5);
@@ -50,9 +50,9 @@ fn serve() -> io::Result<()> {
     // Without a terminal: what is typed there is not for the command, nor is the terminal.
     rustix::process::setsid()?;
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (order, passed) = receive(&control)?;
+    let (order, descriptors) = receive(&control)?;
     let temporary = order.temporary.clone();
-    let report = match start(&order, passed) {
+    let report = match start(&order, descriptors) {
         Ok(child) => look_after(child, order, &control),
         Err(ending) => Ok(Report { ending, left_behind: 0 }),
     };
@@ -61,13 +61,13 @@ fn serve() -> io::Result<()> {
     order::send(&control, &report?)
 }
 
-/// Reads the order, and the file descriptor that may come along.
-fn receive(control: &UnixStream) -> io::Result<(Order, Option<OwnedFd>)> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Reads the order, and the file descriptors that come along.
+fn receive(control: &UnixStream) -> io::Result<(Order, Vec<OwnedFd>)> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut head = [0; 4];
     let mut got = 0;
-    let mut passed = None;
+    let mut descriptors = Vec::new();
     while let Some(rest) = head.get_mut(got..).filter(|rest| !rest.is_empty()) {
         let mut parts = [IoSliceMut::new(rest)];
         let received = rustix::net::recvmsg(control, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
@@ -76,22 +76,26 @@ fn receive(control: &UnixStream) -> io::Result<(Order, Option<OwnedFd>)> {
         }
         got += received.bytes;
         for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                passed = descriptors.last().or(passed);
+            if let RecvAncillaryMessage::ScmRights(came) = message {
+                descriptors.extend(came);
             }
         }
     }
     let mut body = vec![0; order::length(head)?];
     (&*control).read_exact(&mut body)?;
-    Ok((order::decode(&body)?, passed))
+    Ok((order::decode(&body)?, descriptors))
 }
 
 /// Starts the command from a thread that is confined first: what a thread may not, its child may not either.
-fn start(order: &Order, passed: Option<OwnedFd>) -> Result<Child, Ending> {
+fn start(order: &Order, mut descriptors: Vec<OwnedFd>) -> Result<Child, Ending> {
     let Some((program, arguments)) = order.argv.split_first() else { return Err(Ending::NotFound) };
+    let passed = if matches!(order.stdin, Input::Passed) { descriptors.pop() } else { None };
+    let Some(repo) = descriptors.first() else { return Err(Ending::Failed("no repository came along".to_owned())) };
+    // The command begins where this process is, in the directory that was judged, wherever it is by now.
+    rustix::process::fchdir(repo).map_err(|error| Ending::Failed(error.to_string()))?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(order.environment.iter().map(|(name, value)| (name, value)));
-    command.current_dir(&order.dir).process_group(0);
+    command.process_group(0);
     command.stdin(match (&order.stdin, passed) {
         (Input::Text(_), _) => Stdio::piped(),
         (Input::Passed, Some(descriptor)) => descriptor.into(),
@@ -112,7 +116,7 @@ fn start(order: &Order, passed: Option<OwnedFd>) -> Result<Child, Ending> {
         let started = scope.spawn(|| {
             confine::give_up_rights().map_err(Ending::Failed)?;
             if let Some(rules) = &order.rules {
-                confine::restrict(rules).map_err(Ending::Unconfined)?;
+                confine::restrict(rules, &descriptors).map_err(Ending::Unconfined)?;
             }
             command.spawn().map_err(failed)
         });
