@@ -48,7 +48,7 @@ pub enum CommandError {
         /// The path.
         path: PathBuf,
         /// What is wrong with it.
-        why: &'static str,
+        why: String,
     },
     /// This system does not confine commands.
     #[error("commands cannot be confined on this system: {why}")]
@@ -114,7 +114,9 @@ impl From<CommandError> for Failure {
                 Self::new(Code::RepoNotFound, text).hint("give the absolute path of an existing directory")
             }
             CommandError::Repo { .. } => Self::new(Code::UnsafeCommand, text)
-                .hint("give the directory of the repository itself, apart from this program's own directories"),
+                .hint(
+                "give the directory of one repository, `/home/ann/project`, `/srv/app`, `/var/www/app` or `/workspace` for instance, apart from programs on `PATH` and from this program's own directories",
+            ),
             CommandError::Unconfined { .. } => Self::new(Code::UnsafeCommand, text).hint(
                 "run on Linux 6.2 or later with Landlock, or let the operator set `commands.confinement` to `available`",
             ),

@@ -25,9 +25,9 @@ use std::process::ExitCode;
 
 use tokio::sync::Semaphore;
 
-use self::reach::Reach;
 pub use self::error::CommandError;
 pub use self::output::{Captured, Wanted};
+use self::reach::Reach;
 pub use self::reach::{DEVICES, Further, SYSTEM};
 pub use self::repo::{Grounds, Repo};
 pub use self::run::{Ended, Ran, Run, STDIN_BYTES_MAX, Stdin, Stopped, TIMEOUT_SECONDS_DEFAULT, TIMEOUT_SECONDS_MAX};
@@ -71,6 +71,8 @@ pub struct Commands {
     settings: Settings,
     told: Surroundings,
     reach: Reach,
+    /// This program's own file.
+    program: Option<PathBuf>,
     turns: Semaphore,
 }
 
@@ -78,7 +80,8 @@ impl Commands {
     /// Builds it; starts nothing.
     pub fn new(settings: Settings, told: Surroundings) -> Self {
         let reach = Reach::new(&told, &settings.further);
-        Self { settings, told, reach, turns: Semaphore::new(COMMANDS_MAX) }
+        let program = std::fs::canonicalize(&settings.supervisor).ok();
+        Self { settings, told, reach, program, turns: Semaphore::new(COMMANDS_MAX) }
     }
 
     /// Opens a repository.
@@ -90,6 +93,8 @@ impl Commands {
             within: self.settings.repositories.clone(),
             hidden: self.settings.hidden.clone(),
             home: self.told.home.clone(),
+            path: self.told.path.clone(),
+            program: self.program.clone(),
         };
         Repo::open(path, &grounds)
     }

@@ -125,7 +125,8 @@ impl Commands {
             Some(Ok(Err(_)) | Err(_)) => return Err(CommandError::Busy),
             None => return Err(CommandError::Cancelled),
         };
-        let temporary = Temporary::make(&self.settings.hidden).map_err(|error| system("its temporary directory", &error))?;
+        let temporary =
+            Temporary::make(&self.settings.hidden).map_err(|error| system("its temporary directory", &error))?;
         let rules = confined.then(|| self.reach.rules(run.repo.path(), &self.settings.hidden));
         let passed = match (&run.stdin, &run.console) {
             (Stdin::Console, Some(console)) => console.input(),
