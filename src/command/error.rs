@@ -68,6 +68,23 @@ pub enum CommandError {
         /// As it was given.
         program: String,
     },
+    /// It was ended for what it started.
+    #[error(
+        "`{program}` had more than {} processes and threads and was ended with all of them",
+        super::descendants::TASKS_MAX
+    )]
+    TooMany {
+        /// As it was given.
+        program: String,
+    },
+    /// Something that came of it could not be ended.
+    #[error("`{program}` ended, and {} that it had started could not be ended", crate::model::counted(*count, "process", "processes"))]
+    Remains {
+        /// As it was given.
+        program: String,
+        /// How many.
+        count: u32,
+    },
     /// Something of the system failed.
     #[error("the command could not be started: {why}")]
     System {
@@ -125,6 +142,12 @@ impl From<CommandError> for Failure {
             CommandError::NotExecutable { .. } => Self::new(Code::UnclearCommand, text).hint(
                 "is it executable? Programs outside the repository, the system's directories and the path are out of reach unless the operator lists them in `commands.readable`",
             ),
+            CommandError::TooMany { .. } => {
+                Self::new(Code::UnsafeCommand, text).hint("let it do less at a time: most tools have an option for that")
+            }
+            CommandError::Remains { .. } => Self::new(Code::Internal, text.clone())
+                .hint("look for them among the processes of this user: they may still write to the repository and the sandbox")
+                .audit(text),
             CommandError::System { .. } => Self::new(Code::Internal, "the command could not be started").audit(text),
             CommandError::Busy => Self::new(Code::Busy, text).hint("call again when another has ended"),
             CommandError::Cancelled => Self::new(Code::Cancelled, text),
