@@ -42,6 +42,15 @@ pub enum CommandError {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// The repository is named from somewhere.
+    #[error("the repository's path `{}` is not absolute", path.display())]
+    RepoRelative {
+        /// As it was given.
+        path: PathBuf,
+    },
+    /// A password in what is to be written down.
+    #[error("the command to be recorded holds what looks like a password")]
+    Password,
     /// The repository cannot be used.
     #[error("the repository `{}` {why}", path.display())]
     Repo {
@@ -130,6 +139,12 @@ impl From<CommandError> for Failure {
             CommandError::RepoNotFound { .. } => {
                 Self::new(Code::RepoNotFound, text).hint("give the absolute path of an existing directory")
             }
+            CommandError::RepoRelative { .. } => {
+                Self::new(Code::RepoNotFound, text).hint("give it from the root, `/home/ann/project` for instance")
+            }
+            CommandError::Password => Self::new(Code::UnsafeCommand, text).hint(
+                "it would stand in a file of the repository: leave it out. The command finds the sandbox's URL in `DATABASE_URL` and its password in `PGPASSWORD`; a script of the repository can use them, and `commands.environment` passes others of the server's variables on",
+            ),
             CommandError::Repo { .. } => Self::new(Code::UnsafeCommand, text)
                 .hint(
                 "give the directory of one repository, `/home/ann/project`, `/srv/app`, `/var/www/app` or `/workspace` for instance, apart from programs on `PATH` and from this program's own directories",

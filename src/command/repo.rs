@@ -89,6 +89,18 @@ pub struct Grounds {
 }
 
 impl Repo {
+    /// Checks a path, and looks at nothing.
+    ///
+    /// # Errors
+    /// `repo_not_found` if there can be nothing.
+    pub fn check(path: &str) -> Result<(), CommandError> {
+        let shown = || PathBuf::from(super::argv::shown(path));
+        if path.len() > PATH_BYTES_MAX || path.contains('\0') {
+            return Err(CommandError::RepoNotFound { path: shown() });
+        }
+        if Path::new(path).is_absolute() { Ok(()) } else { Err(CommandError::RepoRelative { path: shown() }) }
+    }
+
     /// Opens a repository.
     ///
     /// # Errors
@@ -96,9 +108,7 @@ impl Repo {
     pub fn open(path: &str, grounds: &Grounds) -> Result<Self, CommandError> {
         let given = PathBuf::from(path);
         let not_found = || CommandError::RepoNotFound { path: PathBuf::from(super::argv::shown(path)) };
-        if !given.is_absolute() || path.len() > PATH_BYTES_MAX || path.contains('\0') {
-            return Err(not_found());
-        }
+        Self::check(path)?;
         fault::reach("command.repo.open").map_err(|_| not_found())?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(CWD, &given, flags, Mode::empty()).map_err(|_| not_found())?;
