@@ -11,12 +11,16 @@ mod made {
     use std::fs;
     use std::io;
 
-    use nix::mount::{MsFlags, mount};
-    use nix::sched::{CloneFlags, unshare};
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     use rustix::process::{Resource, Rlimit};
-    use rustix::thread::{CapabilitySet, CapabilitySets};
+    use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
     use crate::command::descendants::TASKS_MAX;
+
+    #[expect(deprecated, reason = "what is unsafe of it concerns file descriptors, which stay shared")]
+    fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
+        rustix::thread::unshare(flags)
+    }
 
     fn is_root() -> bool {
         rustix::process::geteuid().is_root()
@@ -24,10 +28,10 @@ mod made {
 
     pub(super) fn enter() -> io::Result<()> {
         if is_root() {
-            return Ok(unshare(CloneFlags::CLONE_NEWPID)?);
+            return Ok(unshare(UnshareFlags::NEWPID)?);
         }
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)?;
+        unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID)?;
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
         fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
@@ -40,11 +44,9 @@ mod made {
 
     pub(super) fn settle() -> io::Result<()> {
         let shown = || {
-            const NONE: Option<&str> = None;
-            unshare(CloneFlags::CLONE_NEWNS)?;
-            mount(NONE, "/", NONE, MsFlags::MS_SLAVE | MsFlags::MS_REC, NONE)?;
-            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-            mount(Some("proc"), "/proc", Some("proc"), flags, NONE)
+            unshare(UnshareFlags::NEWNS)?;
+            mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+            mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
         };
         // In a container parts of `/proc` may be covered, and stay so: then the command sees the numbers of others there.
         shown().ok();

@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::descendants::{LOOK_EVERY, Seen, descendants, tell, too_many};
@@ -133,17 +133,16 @@ fn look_after_namespace(
 
 /// Waits until one of two has something to read, or has ended, at most until a time.
 fn readable(streams: [&UnixStream; 2], until: Instant) -> io::Result<[bool; 2]> {
-    let mut polled = streams.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN));
-    match poll(&mut polled, timeout(until.saturating_duration_since(Instant::now()))) {
-        Ok(_) => Ok(polled.map(|polled| polled.any() != Some(false))),
-        Err(nix::errno::Errno::EINTR) => Ok([false; 2]),
+    let mut polled = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
+    match poll(&mut polled, Some(&timeout(until.saturating_duration_since(Instant::now())))) {
+        Ok(_) => Ok(polled.map(|polled| !polled.revents().is_empty())),
+        Err(rustix::io::Errno::INTR) => Ok([false; 2]),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Returns a time in the milliseconds that the system waits in, none of it lost.
-fn timeout(time: Duration) -> PollTimeout {
-    PollTimeout::try_from(time.as_millis() + 1).unwrap_or(PollTimeout::MAX)
+fn timeout(time: Duration) -> Timespec {
+    Timespec::try_from(time).unwrap_or_default()
 }
 
 /// Waits for the end of a child, for so long.
@@ -153,7 +152,7 @@ fn ends_within(child: &mut Child, time: Duration) -> io::Result<bool> {
         if Instant::now() >= deadline {
             return Ok(false);
         }
-        poll(&mut [], timeout(SWEEP_PAUSE)).ok();
+        poll(&mut [], Some(&timeout(SWEEP_PAUSE))).ok();
     }
     Ok(true)
 }

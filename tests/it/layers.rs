@@ -58,7 +58,6 @@ const NAMED_ONLY_IN: &[(&str, &[&str])] = &[
     ("opentelemetry", &["telemetry"]),
     ("opentelemetry_otlp", &["telemetry"]),
     ("landlock", &["command"]),
-    ("nix", &["command"]),
     ("saphyr_parser", &["command"]),
     ("rmcp", &["mcp"]),
     ("clap", &["cli"]),
