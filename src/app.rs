@@ -25,7 +25,7 @@ use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, T
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::command::{Commands, Further, Namespace, Settings as CommandSettings, Surroundings};
 use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
@@ -348,6 +348,7 @@ fn commands(config: &Config) -> Commands {
     let told = Surroundings::of_process(&environment);
     let settings = CommandSettings {
         confinement,
+        namespace: Namespace::WhenAvailable,
         further: Further { readable, writable },
         repositories,
         hidden,

@@ -301,8 +301,7 @@ fn create_input(matches: &ArgMatches) -> JsonObject {
 fn run_input(matches: &ArgMatches, id: String) -> JsonObject {
     let mut input = texts(matches, &[("connection-mode", "connectionMode")]);
     let asked = matches.get_one::<String>("repo-path").map(String::as_str).unwrap_or(".");
-    let path = std::path::absolute(asked).map_or_else(|_| asked.to_owned(), |path| path.display().to_string());
-    input.insert("repoPath".to_owned(), json!(path));
+    input.insert("repoPath".to_owned(), json!(super::arguments::absolute(asked)));
     input.insert("databaseId".to_owned(), json!(id));
     input.insert("timeoutSeconds".to_owned(), json!(TIMEOUT_SECONDS_MAX));
     numbers(matches, &mut input, &[("timeout-seconds", "timeoutSeconds")]);

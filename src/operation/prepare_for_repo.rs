@@ -127,6 +127,7 @@ impl Operation for PrepareForRepo {
     fn check(&self) -> Result<(), Failure> {
         for command in [&self.migration_command, &self.seed_command].into_iter().flatten() {
             argv::check(command)?;
+            argv::check_recorded(command)?;
         }
         // With a sandbox named, the version only selects.
         if !self.names_sandbox() {

@@ -111,6 +111,7 @@ impl CommandArguments {
         recorded: impl FnOnce(&str) -> Option<Vec<String>>,
         missing: Failure,
     ) -> Result<(), Failure> {
+        Repo::check(&self.repo_path)?;
         let words = match &self.command {
             Some(words) => words.clone(),
             None => recorded(&self.repo_path).ok_or(missing)?,

@@ -142,7 +142,10 @@ mod tests {
                 r#"{"scripts":{"db:migrate":"x","db:seed":"y","build":"z"},"dependencies":{"typeorm":"1"}}"#,
             ),
             ("pnpm-lock.yaml", ""),
-            ("prisma/schema.prisma", ""),
+            (
+                "prisma/schema.prisma",
+                "datasource db {\n  provider = \"postgresql\"\n  url      = env(\"MY_URL\")\n  directUrl = env( \"DIRECT_URL\" )\n  // url = env(\"OLD_URL\")\n  shadowDatabaseUrl = env(\"SHADOW\")\n}\n",
+            ),
             ("db/migrations/001.sql", "-- +goose Up\n"),
             (".env.example", "APP_DB_URL=postgres://x\nPORT=1\n"),
         ]);
@@ -153,7 +156,7 @@ mod tests {
         assert_eq!(migrations[..2], ["pnpm run db:migrate", "npx --no-install typeorm migration:run"]);
         assert!(migrations.contains(&"goose -dir db/migrations postgres up".to_owned()));
         assert_eq!(commands(&found, Purpose::Seed)[0], "pnpm run db:seed");
-        assert_eq!(found.url_names, ["APP_DB_URL", "GOOSE_DBSTRING"]);
+        assert_eq!(found.url_names, ["APP_DB_URL", "DIRECT_URL", "GOOSE_DBSTRING", "MY_URL"]);
         let said = found.warnings.join("; ");
         assert!(said.contains("`Makefile` was not read: it is a link") && said.contains("do not agree"), "{said}");
     }
@@ -209,6 +212,10 @@ mod tests {
         let mut files: Vec<(&str, &str)> =
             vec![("compose.yaml", &compose), ("makefile", &targets), ("package.json", &package)];
         files.extend(workflows.iter().map(|file| (file.as_str(), workflow)));
+        let schema = |lines: usize| format!("{}url = env(\"MY_URL\")\n", "\n".repeat(lines));
+        for (lines, names) in [(9_999, 1), (10_000, 0)] {
+            assert_eq!(survey(&[("prisma/schema.prisma", &schema(lines))]).url_names.len(), names, "{lines}");
+        }
         let found = survey(&files);
         assert_eq!(found.versions.len(), 20, "those of workflows: the service that is too much is not looked at");
         assert_eq!(commands(&found, Purpose::Migration).len(), 8);
