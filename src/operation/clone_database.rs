@@ -360,6 +360,7 @@ impl Operation for CloneDatabase {
             // Checked before: a call without a source does not come here.
             clone: self.asked().ok(),
             usage: true,
+            ..Asks::default()
         }
     }
 

@@ -135,6 +135,8 @@ pub struct Asks {
     pub clone: Option<CloneAsked>,
     /// Whether policies need to see how many sandboxes the owner has.
     pub usage: bool,
+    /// The digest of the request that is to be approved, for the audit.
+    pub approves: Option<String>,
 }
 
 /// What a request is about.

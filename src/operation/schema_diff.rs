@@ -266,8 +266,12 @@ async fn with_other(
         }
     }
     let previewed = call.preview.preview(&permit.grant().principal, LOOKS_AT_OTHER, &arguments.to_string()).await;
-    let refused = previewed.and_then(|previewed| previewed.refusal.map_or(Ok(()), Err));
-    permit.grant().course.refusing(refused)?;
+    let course = &permit.grant().course;
+    let refused = previewed.and_then(|previewed| {
+        previewed.sandbox.into_iter().for_each(|other| course.is_about(other));
+        previewed.refusal.map_or(Ok(()), Err)
+    });
+    course.refusing(refused)?;
     let filter = permit.input().part.filter();
     let before = call.core.other_schema(permit, other, &filter).await?;
     let after = call.core.schema(permit, id, &filter).await?;

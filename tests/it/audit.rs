@@ -45,6 +45,7 @@ fn closing(outcome: Outcome<'_>) -> Closing<'_> {
         decision: None,
         enforced: None,
         target: None,
+        beside: Beside::default(),
         outcome,
     }
 }
