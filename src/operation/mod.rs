@@ -9,6 +9,7 @@ mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
+mod new_sandbox;
 pub mod page;
 pub mod prompt;
 mod resources;

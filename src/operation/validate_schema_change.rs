@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
-use super::create_database::check_labels;
+use super::new_sandbox::{self, NewSandbox};
 use super::repo_command::{CommandArguments, CommandResult};
 use super::schema_diff::SchemaDiff;
 use super::schema_part::{Told, change_limit};
@@ -21,7 +21,7 @@ use crate::command::project::Project;
 use crate::engine::ConnectionInfo;
 use crate::model::{Code, Failure, Impact, ObligationKind, Requested, SandboxId, Schema, SchemaFilter, Secret};
 use crate::sandbox::schema::SchemaDigest;
-use crate::sandbox::{Core, CreateRequest, Disposable, Selector, State, bounds, ttl_limit};
+use crate::sandbox::{Core, CreateRequest, Disposable, Selector, State, ttl_limit};
 
 /// What a sandbox that is made for one call is called after.
 const NAME_HINT: &str = "validation";
@@ -71,6 +71,15 @@ struct MadeForCall {
 }
 
 impl ValidateSchemaChange {
+    fn new_sandbox(&self) -> NewSandbox<'_> {
+        NewSandbox {
+            name_hint: Some(NAME_HINT),
+            owner: self.owner.as_deref(),
+            labels: self.labels.as_ref(),
+            ..NewSandbox::default()
+        }
+    }
+
     fn minutes(&self) -> Result<u64, Failure> {
         Ok(self.command.timeout()?.as_secs().div_ceil(60) + SPARE_MINUTES)
     }
@@ -98,13 +107,7 @@ impl ValidateSchemaChange {
             return Err(Failure::new(Code::InvalidTtl, text)
                 .hint("ask for a shorter `timeoutSeconds`, or name a sandbox of yours with `databaseId`"));
         }
-        Ok(CreateRequest {
-            profile: profile.name().to_owned(),
-            name_hint: Some(NAME_HINT.to_owned()),
-            ttl_minutes: Some(minutes),
-            labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
-            ..CreateRequest::default()
-        })
+        Ok(CreateRequest { ttl_minutes: Some(minutes), ..self.new_sandbox().request(grant)? })
     }
 }
 
@@ -112,15 +115,11 @@ impl Admissible for ValidateSchemaChange {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        if self.command.names_sandbox() {
-            // How long it lives and how many there are, such a call does not change.
-            effective.no_label()?;
-        } else {
-            let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
-            effective.label(&mut labels)?;
-            self.labels = Some(labels.into_iter().collect());
+        if !self.command.names_sandbox() {
+            return new_sandbox::apply(&mut self.labels, None, effective);
         }
-        Ok(Vec::new())
+        // How long the named one lives and how many there are, such a call does not change.
+        effective.no_label().map(|()| Vec::new())
     }
 }
 
@@ -133,13 +132,7 @@ impl Operation for ValidateSchemaChange {
                also where the command failed. Without command, the migrationCommand that prepare_for_repo recorded is run. Without a \
                sandbox, an empty one is made for the call and removed with it.",
         impact: Impact::ReachesOut,
-        meets: &[
-            ObligationKind::MaxTtlMinutes,
-            ObligationKind::MaxLiveSandboxes,
-            ObligationKind::MaxDatabaseBytes,
-            ObligationKind::RequireLabel,
-            ObligationKind::AddLabel,
-        ],
+        meets: new_sandbox::MEETS,
         toolset: Toolset::Repository,
         idempotent: false,
     };
@@ -159,8 +152,7 @@ impl Operation for ValidateSchemaChange {
             };
         }
         self.recorded_version.set(Project::at(self.command.repo_path()).postgres_version).ok();
-        bounds::check_text("owner", self.owner.as_deref())?;
-        check_labels(self.labels.as_ref())
+        self.new_sandbox().check()
     }
 
     fn asks(&self) -> Asks {
@@ -173,7 +165,7 @@ impl Operation for ValidateSchemaChange {
             group_owner: self.owner.clone(),
             requested: Requested {
                 ttl_minutes: self.minutes().ok(),
-                labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
+                labels: self.new_sandbox().requested().labels,
                 ..of_command.requested
             },
             ..of_command
