@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::program::{Place, create};
+use crate::audit::subjects::closed;
 use crate::crash::{query, settle};
 use crate::harness::runs;
 use crate::hostile::{code, wait};
@@ -26,21 +27,6 @@ fn validate(place: &Place, more: Value) -> Value {
     let mut input = json!({"repoPath": place.repo});
     input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     input
-}
-
-/// Returns every line of the audit log.
-fn audited(place: &Place) -> Vec<Value> {
-    let entries = fs::read_dir(place.home.state().join("audit")).unwrap().map(|entry| entry.unwrap().path());
-    let read = entries.filter(|path| path.extension().is_some_and(|end| end == "jsonl"));
-    let text: String = read.map(|path| fs::read_to_string(path).unwrap()).collect();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-/// Returns the line that closes the request of a reply.
-fn closed(place: &Place, reply: &Value) -> Value {
-    let lines = audited(place).into_iter();
-    let mut closing = lines.filter(|line| line["kind"] == "close" && line["id"] == reply["requestId"]);
-    closing.next().unwrap_or_else(|| panic!("it is not audited: {reply:#}"))
 }
 
 fn gone(place: &Place) {
@@ -72,7 +58,7 @@ fn a_change_is_validated_in_a_sandbox_of_its_own_that_goes_with_the_call() {
         "{done:#}"
     );
     assert_eq!(result["disposable"]["state"], "deleted", "{done:#}");
-    let line = closed(&place, &done);
+    let line = closed(&place.home, &done);
     assert_eq!((&line["target"], line.get("others")), (&result["databaseId"], None), "{line:#}");
 
     let failed = stdio.call("validate_schema_change", &validate(&place, json!({"command": [program, "fail"]})));
@@ -86,7 +72,7 @@ fn a_change_is_validated_in_a_sandbox_of_its_own_that_goes_with_the_call() {
     let late = stdio.call("validate_schema_change", &late);
     assert_eq!(code(&late), "command_timeout", "{late:#}");
     assert_eq!(late["errors"][0]["output"]["stdout"], "waits ***\n", "{late:#}");
-    let named = closed(&place, &late)["others"].clone();
+    let named = closed(&place.home, &late)["others"].clone();
     assert_eq!(named.as_array().map(Vec::len), Some(1), "its sandbox is named: {named}");
     gone(&place);
     assert_eq!(query(&place.home, STATES), vec![["deleted"]; 3]);
