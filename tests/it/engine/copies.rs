@@ -270,6 +270,7 @@ async fn a_copy_that_others_are_in_the_way_of_is_tried_so_often_and_then_taken_b
         let tried = inside.query_one("SELECT last_value FROM public.tries", &[]).await.unwrap();
         assert_eq!(tried.get::<_, i64>(0), TRIED_MAX, "{}", bench.name());
         drop(inside);
+        bench.engine.await_unused(&copy).await.unwrap();
         bench.delete(&copy).await;
         bench.nothing_is_left(&copy).await;
         bench.delete(&source).await;
