@@ -28,7 +28,7 @@
     Bundled {
         name: "quota",
         component: include_bytes!("quota/quota.wasm"),
-        sha256: "35e801f8db3422e93f6a94112fb8ab62a937336e7b8b1f51d57a49ea5b72caff",
+        sha256: "61b6983549b8c6aab2d90f4bd6b80f24afa851b2bca9ece4d45addaa36535227",
         default_settings: include_str!("quota/default.json"),
     },
     Bundled {

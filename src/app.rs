@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
-use crate::audit::{Audit, Closing, Opening, Outcome};
+use crate::audit::{Audit, Beside, Closing, Opening, Outcome};
 use crate::command::{Commands, Further, Namespace, Settings as CommandSettings, Surroundings};
 use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
@@ -305,6 +305,7 @@ impl App {
             decision: None,
             enforced: None,
             target: None,
+            beside: Beside::default(),
             outcome: match &outcome {
                 Ok(_) => Outcome::Ok,
                 Err(failure) => Outcome::Failed(failure),

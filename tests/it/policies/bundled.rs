@@ -47,7 +47,7 @@ const OPERATIONS: [(&str, Impact); 33] = [
     ("read_resource", Impact::Reads),
     ("complete", Impact::Reads),
     ("get_task", Impact::Reads),
-    ("cancel_task", Impact::Reads),
+    ("cancel_task", Impact::Writes),
 ];
 
 fn leak<T: ?Sized>(value: Box<T>) -> &'static T {
