@@ -71,6 +71,7 @@ impl Core {
             grant.course.refusing(profile.store.rehearse(&rehearsed).await.map_err(Failure::from))?;
             options.bytes_max = core.bytes_left(&profile, &grant).await?;
             grant.course.acts();
+            options.guarded = core.guarded_from(&asked.source, &source).await?;
             let mut url = source.url.clone();
             if let Some(password) = &source.password {
                 url.credentials.password = Some(password.read().await?);

@@ -266,7 +266,8 @@ pub(crate) fn as_server(program: &Path) -> Command {
     command
 }
 
-fn give_away(dir: &Path) {
+/// Gives a directory and what is in it to whom servers run as.
+pub(crate) fn give_away(dir: &Path) {
     let Some((uid, gid)) = server_user() else { return };
     chown(dir, Some(uid), Some(gid)).unwrap();
     for entry in fs::read_dir(dir).unwrap() {

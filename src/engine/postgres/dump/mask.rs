@@ -21,6 +21,13 @@ const KEYS: &str = "CREATE TEMPORARY TABLE pgsandbox_mask ON COMMIT DROP AS SELE
      pg_catalog.sha256(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) || pg_catalog.uuid_send(pg_catalog.gen_random_uuid())) \
      || pg_catalog.sha256(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) || pg_catalog.uuid_send(pg_catalog.gen_random_uuid())) AS outer_key";
 
+/// The tables that hold the rows of one: itself, its partitions, and what inherits from it.
+const HOLDERS: &str = "WITH RECURSIVE t (oid) AS (SELECT c.oid FROM pg_catalog.pg_class c \
+     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 \
+     UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN t ON i.inhparent = t.oid) \
+     SELECT n.nspname::text, c.relname::text FROM t JOIN pg_catalog.pg_class c ON c.oid = t.oid \
+     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'";
+
 /// A column that is to be masked, as the source's catalogue has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
@@ -229,8 +236,12 @@ pub(super) async fn apply(
     }
     session.batch_execute("COMMIT").await.map_err(&failed)?;
     for table in tables {
-        let name = format!("{}.{}", ident(&table.schema), ident(&table.table));
-        session.execute(format!("VACUUM FULL {name}").as_str(), &[]).await.map_err(&failed)?;
+        // Of a table that others inherit from, the server would write that one only.
+        for row in session.query(HOLDERS, &[&table.schema, &table.table]).await.map_err(&failed)? {
+            let (schema, table): (String, String) = (row.get(0), row.get(1));
+            let sql = format!("VACUUM FULL {}.{}", ident(&schema), ident(&table));
+            session.execute(sql.as_str(), &[]).await.map_err(&failed)?;
+        }
     }
     Ok(())
 }
