@@ -4,6 +4,7 @@
 
 mod encrypted;
 mod hostile;
+mod known;
 mod masked;
 mod refused;
 mod stopped;

@@ -255,6 +255,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_name_whose_address_is_known_is_not_looked_up_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let host = Host::Tcp("elsewhere.invalid".into());
+        let endpoint = Endpoint { host, address: Some(address), ..endpoint(1, TlsMode::Disable) };
+        assert_eq!(open(&endpoint, SOON).await.unwrap().address(), Some(address));
+    }
+
+    #[tokio::test]
     async fn what_follows_the_answer_in_the_clear_is_refused() {
         let authentication_ok = b"SR\0\0\0\x08\0\0\0\0";
         check(TlsMode::Require, authentication_ok, Err(NetError::Malformed)).await;

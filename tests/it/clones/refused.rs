@@ -157,7 +157,9 @@ fn a_url_of_the_callers_is_refused_by_default_and_read_strictly() {
     source(cluster, "by_url", "", "CREATE TABLE t (v int)");
     let setup = Setup::on(cluster, "cloneurl", &[]);
     let url = reader_url(cluster, "by_url");
-    setup.refused(json!({"sourceDatabaseUrl": url}), "source_not_allowed", "may not be cloned");
+    let error = setup.refused(json!({"sourceDatabaseUrl": url}), "source_not_allowed", "may not be cloned");
+    let says = error["message"].as_str().unwrap();
+    assert!(says.ends_with("allowed are configured sources by their names"), "{says}");
     let setup = setup.under("{ allow = [{ host = \"127.0.0.1\" }] }");
     for (url, says) in [
         ("postgresql://u:s3cret@a,b/d", "several hosts"),

@@ -91,6 +91,9 @@ fn of_source(reported: &Reported, job: &CloneJob) -> Failure {
         // lock_not_available, and what `--lock-wait-timeout` ends by
         "55P03" | "57014" => Failure::new(Code::LockTimeout, format!("{shown} did not give a lock in time{object}"))
             .hint("somebody changes a table there; call again later"),
+        // serialization_failure: what a standby ends readers by whose rows its primary has removed
+        "40001" => Failure::new(Code::Busy, format!("{shown} broke off the dump for a conflict with its primary"))
+            .hint("call again later, clone less, or raise `max_standby_streaming_delay` there"),
         "22021" | "22P05" | "22P02" => Failure::new(
             Code::RestoreIncompatible,
             format!("{shown} holds text that is not valid in its encoding{object}"),

@@ -112,6 +112,8 @@ pub struct ClonePlan {
     pub tables: u64,
     /// Of the extensions, those that the admin makes.
     pub(in crate::engine::postgres) by_admin: Vec<String>,
+    /// How it sorts texts.
+    pub(super) source_locale: Option<String>,
     /// Where the source was found.
     pub(super) address: Option<SocketAddr>,
     pub(super) foreign_tables: Vec<TableName>,

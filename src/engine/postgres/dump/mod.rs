@@ -6,6 +6,7 @@
 //! What the programs print is never shown or logged, as it holds pieces of the source.
 
 mod archive;
+mod collation;
 mod failure;
 mod identity;
 mod job;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::job::{CloneJob, ClonePlan, TableName};
 use super::mask::{self, Column};
-use super::{identity, known, tools};
+use super::{collation, identity, known, tools};
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::engine::postgres::startup::{APPLICATION_NAME, Purpose, startup_options};
 use crate::engine::postgres::{
@@ -63,6 +63,10 @@ async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -
         }
     }
     drop(asking);
+    if let Some(locale) = &plan.source_locale {
+        let difference = collation::difference(server, locale).await?;
+        plan.warnings.extend(difference);
+    }
     choose_extensions(server, info, job, &mut plan).await?;
     fits(server, job, &plan)?;
     plan.tools = Some(tools::find(server, plan.source_major, info.major).await?);
@@ -129,14 +133,17 @@ impl<'a> Asking<'a> {
     async fn server(&mut self, plan: &mut ClonePlan, info: &ServerInfo) -> Result<(), EngineError> {
         let rows = self
             .ask(
-                "SELECT current_setting('server_version'), current_setting('server_encoding'), d.datcollate, \
-                 pg_database_size(d.oid)::text, current_setting('default_transaction_read_only') = 'on' \
-                 AND current_setting('search_path') = 'pg_catalog' AND current_setting('lock_timeout') <> '0' \
-                 FROM pg_database d WHERE d.datname = current_database()",
+                &format!(
+                    "SELECT current_setting('server_version'), current_setting('server_encoding'), {}, \
+                     pg_database_size(d.oid)::text, current_setting('default_transaction_read_only') = 'on' \
+                     AND current_setting('search_path') = 'pg_catalog' AND current_setting('lock_timeout') <> '0' \
+                     FROM pg_database d WHERE d.datname = current_database()",
+                    collation::LOCALE
+                ),
                 &[],
             )
             .await?;
-        let Some([Some(version), Some(encoding), collate, size, Some(pinned)]) = rows.first().map(Vec::as_slice) else {
+        let Some([Some(version), Some(encoding), locale, size, Some(pinned)]) = rows.first().map(Vec::as_slice) else {
             return Err(self.strange("it says nothing of itself"));
         };
         let major = crate::engine::postgres::admin::major_of(version);
@@ -165,11 +172,7 @@ impl<'a> Asking<'a> {
         } else if encoding != "UTF8" {
             plan.warnings.push(format!("the source's text is converted from {shown} to UTF-8"));
         }
-        if let Some(collate) = collate.as_deref().filter(|collate| !matches!(*collate, "C" | "POSIX")) {
-            let collate: String = collate.chars().take(32).flat_map(char::escape_default).collect();
-            plan.warnings
-                .push(format!("the source's default collation is `{collate}`; the sandbox has its own server's"));
-        }
+        plan.source_locale.clone_from(locale);
         Ok(())
     }
 
@@ -264,7 +267,9 @@ impl<'a> Asking<'a> {
                     "SELECT (SELECT count(*) FROM pg_event_trigger)::text, (SELECT count(*) FROM pg_foreign_data_wrapper)::text, \
                      (SELECT count(*) FROM pg_subscription s JOIN pg_database b ON b.oid = s.subdbid WHERE b.datname = current_database())::text, \
                      (SELECT count(*) FROM pg_publication)::text, \
-                     (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {OWN})::text"
+                     (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {OWN})::text, \
+                     (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' \
+                     AND c.relpersistence = 'u' AND pg_is_in_recovery() AND {OWN})::text"
                 ),
                 &[],
             )
@@ -291,6 +296,9 @@ impl<'a> Asking<'a> {
         ];
         let left_out = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
         plan.left_out.extend(left_out);
+        if count(5) > 0 && !self.job.options.schema_only {
+            plan.left_out.push(format!("the rows of {} unlogged tables, which a standby does not have", count(5)));
+        }
         Ok(())
     }
 
