@@ -4,7 +4,7 @@
     Bundled {
         name: "clone-source",
         component: include_bytes!("clone-source/clone-source.wasm"),
-        sha256: "58e956bf7ad97917752b161405026f14f12ee2948e139ba00284f854a1794cfe",
+        sha256: "4b797528b41261f86a2befd98935519711dccbfa91a89ae9c7c9504ce414b992",
         default_settings: include_str!("clone-source/default.json"),
     },
     Bundled {
