@@ -208,6 +208,7 @@ impl App {
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
         core.set_sources(config.sources.iter().cloned().map(source_of).collect());
         core.keep_schemas_in(home.join("schemas"));
+        core.keep_dumps_in(home.join("templates"));
         let audit = Audit::deferred(config.audit.clone());
         match audit.recover() {
             Ok(recovery) => recovery

@@ -73,6 +73,8 @@ pub(super) struct Inner {
     pub(super) opened: Notify,
     /// Where schemas are kept.
     pub(super) schemas: OnceLock<PathBuf>,
+    /// Where exported templates are kept.
+    pub(super) dumps: OnceLock<PathBuf>,
 }
 
 /// Marks a plan as ours for as long as it is kept.
@@ -125,6 +127,7 @@ impl Core {
             stopped: CancellationToken::new(),
             opened: Notify::new(),
             schemas: OnceLock::new(),
+            dumps: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner), Reach::Starts))
     }
