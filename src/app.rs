@@ -277,6 +277,26 @@ impl App {
         self.on_own_account(SystemReason::KeyRotation, async |permit| self.core.rotate_keys(&permit).await).await
     }
 
+    /// Copies an exported template of the caller's to a file that is not there yet.
+    ///
+    /// # Errors
+    /// `template_not_found`, it is not whole, or the file cannot be written.
+    pub async fn save_exported(&self, name: &str, to: &Path) -> Result<(), Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.save_exported(&permit, &owner, name, to).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
+    }
+
+    /// Takes a file as an exported template of the caller's. Returns its name.
+    ///
+    /// # Errors
+    /// It is none, there is one of that name, or there is no room.
+    pub async fn add_exported(&self, from: &Path, name: Option<&str>) -> Result<String, Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.add_exported(&permit, &owner, from, name).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
+    }
+
     /// Does `work` under a permit of the program's own, audited like a request.
     async fn on_own_account<T>(
         &self,

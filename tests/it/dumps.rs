@@ -47,11 +47,16 @@ struct Setup {
 impl Setup {
     /// A program with a profile on each of these servers.
     fn on(profiles: &[(&'static str, &'static Cluster)]) -> Self {
+        Self::by(profiles, Cluster::superuser_url)
+    }
+
+    /// The same, with admins of a kind.
+    fn by(profiles: &[(&'static str, &'static Cluster)], url: fn(&Cluster) -> String) -> Self {
         let home = Home::fresh();
         let described: Vec<Value> = profiles
             .iter()
             .map(|(name, cluster)| {
-                json!({"name": name, "adminUrl": cluster.superuser_url(), "databasePrefix": prefix(name),
+                json!({"name": name, "adminUrl": url(cluster), "databasePrefix": prefix(name),
                     "allowedExtensions": ["citext"]})
             })
             .collect();
@@ -167,7 +172,7 @@ fn a_template_is_exported_and_imported_again_when_it_is_gone_and_on_a_newer_serv
     setup.nothing_left(&[1, 0]);
     let again = setup.refused("export_template", json!({"templateName": "base"}), "invalid_arguments");
     assert!(again["hint"].as_str().unwrap().contains("replace"), "{again}");
-    setup.done("export_template", json!({"templateName": "base", "replace": true}));
+    let exported = setup.done("export_template", json!({"templateName": "base", "replace": true}))["exported"].clone();
     setup.done("delete_template", json!({"templateName": "base"}));
     for (profile, same) in [("old", true), ("new", false)] {
         let imported = setup.done("import_template", json!({"exportedName": "base", "profile": profile}));
@@ -344,18 +349,18 @@ fn code_in_a_dump_runs_as_the_templates_owner_and_never_as_the_admin() {
     let setup = Setup::on(&[("mine", cluster)]);
     setup.template("base", "CREATE TABLE t (n int)");
     setup.export("base");
-    // A function that is called when rows are restored, an index is built, and a default is checked.
+    // A function that is called for each row that is restored; where it is dumped it is harmless until the end.
     let script = "
         CREATE TABLE who (is_super text, name text);
-        CREATE FUNCTION note(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
-            EXECUTE 'INSERT INTO public.who SELECT current_setting(''is_superuser''), current_user';
+        CREATE FUNCTION note(n int) RETURNS int LANGUAGE sql AS 'SELECT n';
+        CREATE TABLE t (n int CHECK (note(n) > 0));
+        INSERT INTO t VALUES (1);
+        CREATE OR REPLACE FUNCTION note(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO public.who SELECT current_setting('is_superuser'), current_user;
             BEGIN EXECUTE 'ALTER ROLE CURRENT_USER SUPERUSER'; EXCEPTION WHEN OTHERS THEN NULL; END;
             BEGIN EXECUTE 'CREATE ROLE pgdumps_evil SUPERUSER'; EXCEPTION WHEN OTHERS THEN NULL; END;
             BEGIN EXECUTE 'COPY public.who TO PROGRAM ''touch /tmp/pgdumps-evil'''; EXCEPTION WHEN OTHERS THEN NULL; END;
-            RETURN n; END $$;
-        CREATE TABLE t (n int);
-        INSERT INTO t VALUES (1);
-        CREATE INDEX evil ON t (note(n))";
+            RETURN n; END $$";
     let dump = dumped(cluster, "pgdumpsevil", script);
     replace_dump(&setup.file(), &dump);
     // Whatever comes of it, nothing was done with more rights.
@@ -372,9 +377,12 @@ fn code_in_a_dump_runs_as_the_templates_owner_and_never_as_the_admin() {
     // One whose manifest says the same as it does is what its owner could have made anyway.
     setup.done("delete_template", json!({"templateName": "base", "exported": true}));
     setup.done("delete_template", json!({"templateName": "base"}));
-    setup.template("base", "CREATE TABLE who (is_super text, name text); CREATE FUNCTION note(n int) RETURNS int LANGUAGE plpgsql \
-        IMMUTABLE AS $$ BEGIN EXECUTE 'INSERT INTO public.who SELECT current_setting(''is_superuser''), current_user'; RETURN n; END $$; \
-        CREATE TABLE t (n int CHECK (note(n) > 0)); INSERT INTO t VALUES (1); TRUNCATE who");
+    setup.template(
+        "base",
+        "CREATE TABLE who (is_super text, name text); CREATE FUNCTION note(n int) RETURNS int LANGUAGE plpgsql \
+        AS $$ BEGIN INSERT INTO public.who SELECT current_setting('is_superuser'), current_user; RETURN n; END $$; \
+        CREATE TABLE t (n int CHECK (note(n) > 0)); INSERT INTO t VALUES (1); TRUNCATE who",
+    );
     setup.export("base");
     forge(&setup.file(), |manifest| manifest["rowsCounted"] = json!(false));
     setup.done("import_template", json!({"exportedName": "base", "templateName": "told"}));
@@ -456,4 +464,133 @@ fn a_manifest_holds_nothing_of_who_exported_it() {
         assert!(!text.contains(secret), "{secret}: {text}");
     }
     setup.done("delete_template", json!({"templateName": "base"}));
+}
+
+#[test]
+fn a_file_is_brought_to_another_machine_by_its_operator() {
+    let (here, there) = (Setup::on(&[("mine", harness::cluster())]), Setup::on(&[("none", harness::cluster())]));
+    here.template("base", "CREATE TABLE t AS SELECT generate_series(1, 10) n");
+    here.export("base");
+    let file = here.home.path().join("base.template");
+    let path = file.to_str().unwrap();
+    let run = |setup: &Setup, arguments: &[&str], succeeds: bool| {
+        let output = setup.home.run(arguments);
+        assert_eq!(output.status.success(), succeeds, "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    run(&here, &["exported", "save", "base", path], true);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = run(&here, &["exported", "save", "base", path], false);
+    assert!(again.contains("not replaced"), "{again}");
+    run(&here, &["exported", "save", "none", "/nowhere"], false);
+    run(&there, &["exported", "add", path], true);
+    run(&there, &["exported", "add", path], false);
+    run(&there, &["exported", "add", path, "--name", "../x"], false);
+    run(&there, &["exported", "add", path, "--name", "other"], true);
+    for strange in ["/dev/zero", "/etc/passwd", "/nowhere", "/"] {
+        run(&there, &["exported", "add", strange, "--name", "strange"], false);
+    }
+    fs::OpenOptions::new().write(true).open(&file).unwrap().write_all_at(b"?", DUMP_AT + 9).unwrap();
+    let spoilt = run(&there, &["exported", "add", path, "--name", "spoilt"], false);
+    assert!(spoilt.contains("checksum"), "{spoilt}");
+    let names: Vec<Value> = there.done("list_templates", json!({}))["exported"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["exportedName"].clone())
+        .collect();
+    assert_eq!(names, [json!("base"), json!("other")]);
+    there.done("import_template", json!({"exportedName": "other"}));
+    there.nothing_left(&[1]);
+    let tail = there.home.run(&["audit", "tail", "--operation", "template-transport"]);
+    assert_eq!(String::from_utf8_lossy(&tail.stdout).lines().count(), 9, "each is audited");
+    there.done("delete_template", json!({"templateName": "other"}));
+    here.done("delete_template", json!({"templateName": "base"}));
+}
+
+#[test]
+fn an_admin_that_is_no_superuser_exports_and_imports_too() {
+    for cluster in harness::clusters() {
+        let setup = Setup::by(&[("mine", cluster)], Cluster::limited_url);
+        setup.template("base", CONTENTS);
+        setup.export("base");
+        setup.done("import_template", json!({"exportedName": "base", "replace": true}));
+        let made = setup.done("create_sandbox_from_template", json!({"templateName": "base"}));
+        let read = json!({"databaseId": made["databaseId"], "sql": "SELECT count(*) FROM app.users", "readonly": true});
+        assert_eq!(setup.done("run_sql", read)["resultSets"][0]["rows"], json!([["500"]]));
+        setup.done("delete_database", json!({"databaseId": made["databaseId"], "wait": true}));
+        setup.nothing_left(&[1]);
+        setup.done("delete_template", json!({"templateName": "base"}));
+    }
+}
+
+/// Plays a command with a fault, and returns its envelope where it lived to write one.
+fn under_fault(setup: &Setup, fault: &str, operation: &str, input: &Value) -> Option<Value> {
+    let mut command = setup.home.command(&["tool", operation, "--format", "json", "--input", &input.to_string()]);
+    let output = command.env("PGSANDBOX_TEST_FAULTS", fault).output().unwrap();
+    serde_json::from_slice(&output.stdout).ok()
+}
+
+#[test]
+fn what_fails_or_is_killed_anywhere_leaves_the_template_and_the_file_as_they_were_and_nothing_else() {
+    let setup = Setup::on(&[("mine", harness::cluster())]);
+    setup.template("base", "CREATE TABLE t AS SELECT generate_series(1, 100) n");
+    setup.export("base");
+    let whole = fs::read(setup.file()).unwrap();
+    let export = json!({"templateName": "base", "replace": true});
+    let import = json!({"exportedName": "base", "templateName": "again"});
+    let both = [
+        "plan.create.create-roles.after",
+        "plan.create.open-database.before",
+        "file.copy-dir.make",
+        "socket.relay.bind",
+    ];
+    let exporting = [
+        "plan.create.copy-database.after",
+        "plan.create.write-dump.before",
+        "plan.create.write-dump.after",
+        "spawn.pg-dump",
+        "file.copy.move",
+        "file.dumps.make",
+        "file.dumps.manifest",
+        "file.dumps.link",
+    ];
+    let importing = [
+        "plan.create.create-database.after",
+        "plan.create.restore-dump.before",
+        "plan.create.restore-dump.after",
+        "plan.create.close-roles.after",
+        "plan.create.seal-template.before",
+        "spawn.pg-restore",
+        "file.dump.copy",
+        "file.dumps.open",
+        "file.copy-list.write",
+    ];
+    let exporting = both.iter().chain(&exporting).map(|point| ("export_template", *point, &export));
+    let importing = both.iter().chain(&importing).map(|point| ("import_template", *point, &import));
+    for (operation, point, input) in exporting.chain(importing) {
+        for kind in ["fail", "crash"] {
+            let reply = under_fault(&setup, &format!("{point}={kind}"), operation, input);
+            assert!(reply.as_ref().is_none_or(|reply| reply["ok"] == false), "{operation} {point}={kind}: {reply:#?}");
+            assert!(kind == "crash" || reply.is_some(), "{operation} {point}");
+            // The next command takes back what a killed one left, and what waits for that is tried until it is gone.
+            let tidied = || {
+                setup.call("list_templates", json!({}))["ok"] == true
+                    && bearing(setup.profiles[0].1, "pgdumpsmine").0.len() == 1
+            };
+            assert!(
+                (0..20).any(|_| tidied()),
+                "{operation} {point}={kind} leaves {:?}",
+                bearing(setup.profiles[0].1, "pgdumpsmine")
+            );
+        }
+        assert_eq!(fs::read(setup.file()).unwrap(), whole, "{operation} {point}");
+    }
+    // What an export left unfinished that was killed is swept by the next.
+    setup.done("export_template", export);
+    setup.done("import_template", import);
+    setup.nothing_left(&[2]);
+    for name in ["base", "again"] {
+        setup.done("delete_template", json!({"templateName": name}));
+    }
 }

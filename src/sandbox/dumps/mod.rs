@@ -6,6 +6,7 @@
 
 mod file;
 mod shelf;
+mod transport;
 
 use std::io::{Seek as _, SeekFrom};
 use std::path::PathBuf;

@@ -352,7 +352,10 @@ def copies(play, one):
         if result and "templateName" not in result:
             play.touched.add(result["databaseId"])
             made.append(result["databaseId"])
+    play.call(server, "export_template", {"templateName": name})
+    play.call(server, "import_template", {"exportedName": name, "templateName": name, "replace": True})
     play.call(server, "list_templates", {})
+    play.call(server, "delete_template", {"templateName": name, "exported": True})
     for database in made[:1]:
         play.call(server, "reset_database", {"databaseId": database})
     play.call(server, "delete_template", {"templateName": name})
