@@ -55,9 +55,11 @@ pub(super) struct Listed {
     created_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     notes: Option<String>,
-    /// The sandbox that it is a copy of; it may be gone.
-    source_database_id: String,
-    source_database_name: String,
+    /// The sandbox that it is a copy of, which may be gone; an imported one is a copy of none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_database_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_database_name: Option<String>,
     /// The server's major version when it was made.
     postgres_version: String,
     /// The extensions in it, with their versions.
@@ -71,8 +73,7 @@ pub(super) struct Listed {
 impl Listed {
     pub(super) fn new(template: &Template) -> Self {
         let sandbox = &template.sandbox;
-        let (id, name) =
-            sandbox.source.as_ref().map(|source| (source.id.to_string(), source.name.clone())).unwrap_or_default();
+        let source = sandbox.source.as_ref();
         Self {
             template_name: template.name.clone(),
             profile: sandbox.profile.clone(),
@@ -80,8 +81,8 @@ impl Listed {
             owner: sandbox.group_owner.clone(),
             created_by: template.created_by.clone(),
             notes: template.notes.clone(),
-            source_database_id: id,
-            source_database_name: name,
+            source_database_id: source.map(|source| source.id.to_string()),
+            source_database_name: source.map(|source| source.name.clone()),
             postgres_version: template.major.to_string(),
             extensions: template.extensions.iter().cloned().collect(),
             size_bytes: sandbox.bytes.unwrap_or_default(),

@@ -185,6 +185,7 @@ impl Core {
         let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
         if first && let Ok(beating) = self.profile(profile.name()) {
             beating.engine.sweep_copies().await;
+            self.sweep_dumps();
             let stopped = self.0.stopped.clone();
             tokio::spawn(async move {
                 while stopped.run_until_cancelled(tokio::time::sleep(fault::every(HEARTBEAT_INTERVAL))).await.is_some()

@@ -88,6 +88,14 @@ impl Core {
         self.inner().dumps.set(folder).ok();
     }
 
+    /// Removes what exports have left that were killed on the way.
+    pub(super) fn sweep_dumps(&self) {
+        if let Some(root) = self.inner().dumps.get().cloned() {
+            // Nothing waits for it.
+            drop(tokio::task::spawn_blocking(move || shelf::sweep_all(&root)));
+        }
+    }
+
     /// Writes a template of the caller's to a private file of theirs.
     ///
     /// # Errors

@@ -114,7 +114,7 @@ impl From<ShelfError> for Failure {
                 }
             }
             ShelfError::Exists(_) => Self::new(Code::InvalidArguments, message)
-                .hint("give `replace: true`, or remove it with `delete_template` and `exported: true`"),
+                .hint("give `replace: true` or another name, or remove it with `delete_template` and `exported: true`"),
             ShelfError::Full(_) => Self::new(Code::QuotaExceeded, message)
                 .hint("remove one with `delete_template` and `exported: true`; `list_templates` shows them"),
             ShelfError::Missing { known, .. } => {
@@ -297,15 +297,7 @@ impl Shelf {
 
     /// Removes what processes left unfinished that died.
     fn sweep(&self) {
-        for entry in fs::read_dir(&self.home).into_iter().flatten().flatten() {
-            if !entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED)) {
-                continue;
-            }
-            let Ok(Some(file)) = open(&entry.path()) else { continue };
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                fs::remove_file(entry.path()).unwrap_or_default();
-            }
-        }
+        sweep(&self.home);
     }
 
     fn files(&self) -> Result<Vec<Found>> {
@@ -325,6 +317,29 @@ impl Shelf {
             }
         }
         Ok(found)
+    }
+}
+
+/// Removes what processes left unfinished that died, in every owner's folder below `root`.
+pub(super) fn sweep_all(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        // Who makes a file locks it a moment later, under this.
+        let Ok(lock) = OpenOptions::new().write(true).open(entry.path().join(LOCK)) else { continue };
+        if flock(&lock, FlockOperation::LockExclusive).is_ok() {
+            sweep(&entry.path());
+        }
+    }
+}
+
+fn sweep(home: &Path) {
+    for entry in fs::read_dir(home).into_iter().flatten().flatten() {
+        if !entry.file_name().to_str().is_some_and(|name| name.starts_with(UNFINISHED)) {
+            continue;
+        }
+        let Ok(Some(file)) = open(&entry.path()) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            fs::remove_file(entry.path()).unwrap_or_default();
+        }
     }
 }
 

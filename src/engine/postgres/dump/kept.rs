@@ -24,7 +24,9 @@ use crate::engine::postgres::server::PostgresServer;
 use crate::engine::postgres::steps::DatabaseSetting;
 use crate::engine::postgres::{Credentials, PostgresUrl, access, catalog};
 use crate::engine::{EngineError, SandboxSpec};
-use crate::model::{Code, CredentialAccess, Failure, Progress, Schema, SchemaFilter, SchemaKind, fault};
+use crate::model::{
+    Code, CredentialAccess, Failure, Progress, Schema, SchemaFilter, SchemaKind, SchemaObject, counted, fault,
+};
 
 /// How often it is looked how large a restored database has become.
 const SIZE_EVERY: Duration = Duration::from_millis(500);
@@ -241,9 +243,10 @@ async fn write_unbounded(
     let written = programs.dump_within(file, dump.bytes_max, job).await;
     let (bytes, sha256) = written.map_err(|broken| failure::of(&broken, Some(&source), None, job))?;
     let mut left_out = plan.left_out.clone();
-    let granted = schema.objects().iter().filter(|object| object.attribute(GRANTS).is_some()).count();
+    let granted = schema.objects().iter().filter(|object| is_granted(object)).count();
     if granted > 0 {
-        left_out.push(format!("what is granted, or taken away, on {granted} objects"));
+        let objects = counted(granted, "object", "objects");
+        left_out.push(format!("what is granted, or taken away, on {objects}"));
     }
     let dumped = Dumped {
         bytes,
@@ -264,6 +267,15 @@ async fn write_unbounded(
     Ok(())
 }
 
+/// Returns whether rights on an object are not as they are from the start; a new database has those on `public`.
+fn is_granted(object: &SchemaObject) -> bool {
+    let from_the_start =
+        |granted: &str| object.key.kind == SchemaKind::Schema && object.key.name == "public" && granted == ON_PUBLIC;
+    object.attribute(GRANTS).is_some_and(|granted| !from_the_start(granted))
+}
+
+/// What is granted on schema `public` of a new database.
+const ON_PUBLIC: &str = "PUBLIC: USAGE";
 /// The attribute of an object that says what is granted on it.
 const GRANTS: &str = "grants";
 /// What stands for the sandbox's own roles in what is read of a schema begins so.
@@ -271,7 +283,7 @@ const PLACEHOLDER: char = '<';
 
 /// Finds a policy for the sandbox's own roles: a dump names them, and where it is restored they are others.
 fn names_its_roles(schema: &Schema, shown: &str) -> Option<Failure> {
-    let of_roles = |object: &&crate::model::SchemaObject| {
+    let of_roles = |object: &&SchemaObject| {
         object.key.kind == SchemaKind::Policy && object.attribute("roles").is_some_and(|r| r.contains(PLACEHOLDER))
     };
     let policy = schema.objects().iter().find(of_roles)?;
