@@ -9,7 +9,7 @@ use pgsandbox::policy::sha256_hex;
 use serde_json::{Value, json};
 
 use crate::harness::{self, Cluster, block_on};
-use crate::program::{Cli, Home, Transport as _};
+use crate::program::{Cli, Home, Stdio, Transport as _};
 
 /// Where the dump begins in a file, and where the manifest does.
 const DUMP_AT: u64 = 256 << 10;
@@ -593,4 +593,58 @@ fn what_fails_or_is_killed_anywhere_leaves_the_template_and_the_file_as_they_wer
     for name in ["base", "again"] {
         setup.done("delete_template", json!({"templateName": name}));
     }
+}
+
+#[test]
+fn what_takes_too_long_or_is_cancelled_is_stopped_and_nothing_is_left() {
+    let setup = Setup::on(&[("mine", harness::cluster())]);
+    setup.template("base", "CREATE TABLE t AS SELECT generate_series(1, 100) n");
+    setup.export("base");
+    let export = json!({"templateName": "base", "replace": true, "timeoutSeconds": 1});
+    let import = json!({"exportedName": "base", "templateName": "again", "timeoutSeconds": 1});
+    for (operation, fault, input) in [
+        ("export_template", "spawn.pg-dump=delay:5000", &export),
+        ("import_template", "spawn.pg-restore=delay:5000", &import),
+    ] {
+        let reply = under_fault(&setup, fault, operation, input).unwrap();
+        assert_eq!(reply["errors"][0]["code"], "command_timeout", "{reply:#}");
+        setup.nothing_left(&[1]);
+    }
+    for (operation, fault, mut input) in [
+        ("export_template", "plan.create.write-dump.before=delay:3000", export),
+        ("import_template", "plan.create.restore-dump.before=delay:3000", import),
+    ] {
+        input["timeoutSeconds"] = json!(60);
+        let faults = [("PGSANDBOX_TEST_FAULTS", fault)];
+        let mut stdio = Stdio::start_with(&setup.home, &faults, std::process::Stdio::inherit());
+        let params = json!({"name": operation, "arguments": input, "_meta": {"progressToken": 7}});
+        let id = stdio.begin("tools/call", params);
+        // Its last step has begun when it is told of.
+        let told = |message: &Value| message["params"]["message"].to_string().contains("the dump");
+        while !stdio.message(std::time::Duration::from_secs(30)).is_some_and(|message| told(&message)) {}
+        stdio.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
+        assert!(stdio.finish().success());
+        setup.nothing_left(&[1]);
+    }
+    setup.done("delete_template", json!({"templateName": "base"}));
+}
+
+#[test]
+fn anothers_exported_template_is_not_there() {
+    let setup = Setup::on(&[("mine", harness::cluster())]);
+    setup.template("base", "CREATE TABLE t (n int)");
+    setup.export("base");
+    for (operation, input) in [
+        ("import_template", json!({"exportedName": "base"})),
+        ("export_template", json!({"templateName": "base"})),
+        ("delete_template", json!({"templateName": "base", "exported": true})),
+    ] {
+        let mut command = setup.home.command(&["tool", operation, "--format", "json", "--input", &input.to_string()]);
+        let output = command.env("PGSANDBOX_OWNER", "bob").output().unwrap();
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["errors"][0]["code"], "template_not_found", "{reply:#}");
+        assert!(!reply["errors"][0]["allowed"].to_string().contains("base"), "{reply:#}");
+    }
+    setup.nothing_left(&[1]);
+    setup.done("delete_template", json!({"templateName": "base"}));
 }
