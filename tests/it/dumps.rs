@@ -621,7 +621,7 @@ fn what_takes_too_long_or_is_cancelled_is_stopped_and_nothing_is_left() {
         let id = stdio.begin("tools/call", params);
         // Its last step has begun when it is told of.
         let told = |message: &Value| message["params"]["message"].to_string().contains("the dump");
-        while !stdio.message(std::time::Duration::from_secs(30)).is_some_and(|message| told(&message)) {}
+        while !told(&stdio.message(std::time::Duration::from_secs(30)).expect("it tells of its steps")) {}
         stdio.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}));
         assert!(stdio.finish().success());
         setup.nothing_left(&[1]);
