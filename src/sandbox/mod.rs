@@ -18,6 +18,7 @@ mod create;
 mod decided;
 mod ensure;
 mod find;
+mod kept;
 mod list;
 mod pool;
 mod profile;
