@@ -16,7 +16,7 @@
     Bundled {
         name: "host-command",
         component: include_bytes!("host-command/host-command.wasm"),
-        sha256: "8edc07475146be2b56be874abdaf3909daca1a32ca42f0f4ecf842775d772869",
+        sha256: "52d06b8d340797ec64b55c671fa6c617aab5d7db4817bd4ffd0e89898f51b4cf",
         default_settings: include_str!("host-command/default.json"),
     },
     Bundled {

@@ -10,6 +10,8 @@ mod health;
 mod policies;
 mod upkeep;
 
+pub use self::cluster::ClusterSeen;
+
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -317,7 +319,7 @@ impl App {
 
 /// Returns what runs commands of repositories: out of reach of everything of this program's own.
 fn commands(config: &Config) -> Commands {
-    let CommandsConfig { confinement, repositories, readable, writable, environment } = config.commands.clone();
+    let CommandsConfig { confinement, repositories, mut readable, writable, environment } = config.commands.clone();
     let mut hidden = vec![config.home.path().to_path_buf(), config.audit.dir.clone()];
     hidden.extend(config.policies.clone());
     hidden.extend(config.file.clone());
@@ -329,7 +331,18 @@ fn commands(config: &Config) -> Commands {
         Some(PasswordSource::File(path)) => Some(path.clone()),
         Some(PasswordSource::Command(_)) | None => None,
     }));
-    let urls = admin_urls.chain(config.sources.iter().map(|source| source.url.clone()));
+    let admin_urls: Vec<PostgresUrl> = admin_urls.collect();
+    // A sandbox's connection string names it, and it is no secret.
+    readable.extend(admin_urls.iter().filter_map(|url| url.endpoint.ca_file.clone()));
+    let commands = config.key_command.iter().chain(config.sources.iter().filter_map(|source| match &source.password {
+        Some(PasswordSource::Command(command)) => Some(command),
+        Some(PasswordSource::File(_)) | None => None,
+    }));
+    // What a command that prints a secret is told to read, as far as its arguments say.
+    hidden.extend(commands.flat_map(|command| command.iter().skip(1)).map(PathBuf::from).filter(|path| {
+        path.is_absolute() && path.parent().is_some_and(|parent| parent.parent().is_some()) && path.exists()
+    }));
+    let urls = admin_urls.into_iter().chain(config.sources.iter().map(|source| source.url.clone()));
     let passwords = urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned()));
     let secrets = passwords.collect();
     let told = Surroundings::of_process(&environment);

@@ -102,15 +102,20 @@ fn mcp() -> Command {
 }
 
 fn local() -> Command {
+    let on_clusters = |name: &'static str, about: &'static str| {
+        let profile = Arg::new("profile").long("profile").value_name("NAME");
+        Command::new(name).about(about).arg(profile.help("Only this profile's cluster; default: every managed one"))
+    };
     Command::new("local")
-        .about("Manages the local cluster")
+        .about("Manages the local clusters")
         .subcommand_required(true)
-        .subcommand(Command::new("init").about("Initialises the cluster, if it is not there yet"))
-        .subcommand(Command::new("start").about("Starts the cluster, if it does not run"))
-        .subcommand(Command::new("stop").about("Stops the cluster"))
-        .subcommand(
-            Command::new("status").about("Says whether the cluster runs, and where; ends with status 3 if it does not"),
-        )
+        .subcommand(on_clusters("init", "Initialises the clusters that are not there yet, and starts them"))
+        .subcommand(on_clusters("start", "Starts the clusters that do not run"))
+        .subcommand(on_clusters("stop", "Stops the clusters"))
+        .subcommand(on_clusters(
+            "status",
+            "Says whether the clusters run, and where; ends with status 3 if one does not",
+        ))
 }
 
 fn audit() -> Command {

@@ -410,6 +410,7 @@ impl Core {
             // Who just made it may look as well.
             require(permit, Impact::Reads, Some(id))
                 .or_else(|_| require(permit, Impact::Creates, permit.grant().target))
+                .or_else(|_| require(permit, Impact::ReachesOut, permit.grant().target))
                 .or_else(|_| require(permit, Impact::Destroys, Some(id)))?;
             let (profile, sandbox) = self.locate_usable(permit, id).await?;
             let spec = self.spec(&profile, &sandbox).await?;

@@ -124,7 +124,7 @@ impl Core {
     ) -> Result<(), Failure> {
         let nothing = Secret::new("");
         let reservation = self.reservation(profile, grant, request, beginning, [&nothing, &nothing])?;
-        profile.store.rehearse(&reservation).await.map_err(Failure::from)
+        profile.store.rehearse(&reservation).await.map(drop).map_err(Failure::from)
     }
 
     /// Reserves a sandbox and makes it.
@@ -213,7 +213,7 @@ impl Core {
 
     /// Returns the sandbox of an earlier call, once that call has come to its end; `None` if it ended without one. What
     /// nobody works on any more, as its server died or lost the connection that began it, is taken back here and now.
-    async fn replayed(
+    pub(super) async fn replayed(
         &self,
         profile: &Arc<Profile>,
         id: SandboxId,

@@ -91,6 +91,11 @@ impl Core {
         self.inner().sources.set(sources).unwrap_or_default();
     }
 
+    /// Returns the names of the configured sources, in their order.
+    pub fn source_names(&self) -> Vec<String> {
+        self.inner().sources.get().into_iter().flatten().map(|source| source.name.clone()).collect()
+    }
+
     /// Returns what policies are shown of a source.
     ///
     /// # Errors

@@ -207,6 +207,8 @@ impl Engine for PostgresEngine {
             ServerSource::External(url) => (url.endpoint.host.clone(), url.endpoint.port, url.endpoint.tls),
         };
         let (host, mut parameters) = match host {
+            // Libpq's own default is not written: other drivers mean something else by the word.
+            Host::Tcp(host) if tls == TlsMode::Prefer => (host, Vec::new()),
             Host::Tcp(host) => (host, vec![("sslmode".to_owned(), ssl_mode(tls).to_owned())]),
             Host::Unix(directory) => (directory.display().to_string(), Vec::new()),
         };

@@ -33,5 +33,5 @@ pub use managed::{
 pub use net::NetError;
 pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};
 pub use startup::{APPLICATION_NAME, Purpose, as_options_text, startup_options};
-pub use url::{Credentials, PostgresUrl, UrlError, UrlOrigin};
+pub use url::{Credentials, PARAMETERS_SUPPORTED, PostgresUrl, UrlError, UrlOrigin};
 pub use wire::*;

@@ -30,6 +30,10 @@ const URL_BYTES_MAX: usize = 8 << 10;
 const PRINTED_BYTES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// The same for a directory.
 const PRINTED_PATH: &AsciiSet = &PRINTED_BYTES.remove(b'/');
+/// Parameters that a URL of an operator's may have.
+pub const PARAMETERS_SUPPORTED: [&str; 9] =
+    ["host", "port", "dbname", "user", "password", "sslmode", "sslrootcert", "connect_timeout", "application_name"];
+
 /// Parameters that libpq knows and errors may name; what else stands in their place may be part of a password.
 const PARAMETERS: &[&str] = &[
     "application_name",
