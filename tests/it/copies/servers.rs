@@ -28,7 +28,8 @@ fn sessions_that_another_program_of_ours_keeps_are_put_aside_and_those_of_others
         ok(&mut other, "reset_database", &json!({"databaseId": copy}));
         // A session that does something is somebody's, whatever it is called, and so is one with another name.
         let credentials = json!({"databaseId": id, "includeCredentials": true});
-        let url = ok(&mut server, "get_connection_string", &credentials)["connectionString"].as_str().unwrap().to_owned();
+        let url =
+            ok(&mut server, "get_connection_string", &credentials)["connectionString"].as_str().unwrap().to_owned();
         let log_in = |name: &str| {
             let mut config: tokio_postgres::Config = url.parse().unwrap();
             config.application_name(name);
