@@ -22,7 +22,7 @@
     Bundled {
         name: "ownership",
         component: include_bytes!("ownership/ownership.wasm"),
-        sha256: "9223262e2a77fee5dac50d55547e1b2eb3833b794de319610bdc1ff625982ed9",
+        sha256: "f801dbab8716dfe1729beed9e020e824474cd9fb42dc4fec90fbc967fbba6c49",
         default_settings: include_str!("ownership/default.json"),
     },
     Bundled {

@@ -210,6 +210,7 @@ impl App {
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
         core.set_sources(config.sources.iter().cloned().map(source_of).collect());
         core.keep_schemas_in(home.join("schemas"));
+        core.keep_dumps_in(home.join("templates"));
         let audit = Audit::deferred(config.audit.clone());
         match audit.recover() {
             Ok(recovery) => recovery
@@ -276,6 +277,26 @@ impl App {
     /// Fails if the key cannot be made, or a profile cannot be reached; then it may be called again.
     pub async fn rotate_keys(&self) -> Result<u64, Failure> {
         self.on_own_account(SystemReason::KeyRotation, async |permit| self.core.rotate_keys(&permit).await).await
+    }
+
+    /// Copies an exported template of the caller's to a file that is not there yet.
+    ///
+    /// # Errors
+    /// `template_not_found`, it is not whole, or the file cannot be written.
+    pub async fn save_exported(&self, name: &str, to: &Path) -> Result<(), Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.save_exported(&permit, &owner, name, to).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
+    }
+
+    /// Takes a file as an exported template of the caller's. Returns its name.
+    ///
+    /// # Errors
+    /// It is none, there is one of that name, or there is no room.
+    pub async fn add_exported(&self, from: &Path, name: Option<&str>) -> Result<String, Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.add_exported(&permit, &owner, from, name).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
     }
 
     /// Does `work` under a permit of the program's own, audited like a request.

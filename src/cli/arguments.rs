@@ -21,7 +21,7 @@ pub(super) fn command() -> Command {
         .long("format")
         .global(true)
         .value_parser(["json", "text"])
-        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy` and `keys` print text unless asked")];
+        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy`, `keys` and `exported` print text unless asked")];
     Command::new(env!("CARGO_PKG_NAME"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Disposable PostgreSQL sandboxes for coding agents, behind a policy gate")
@@ -70,6 +70,7 @@ pub(super) fn command() -> Command {
                 .subcommand_required(true)
                 .subcommand(Command::new("rotate").about("Makes a new key and seals every stored password with it")),
         )
+        .subcommand(exported())
         .subcommands(OPERATIONS.iter().filter(|entry| entry.is_tool()).map(operation))
         .subcommand(
             // The name of the command in the contract; the operation's own name works, too.
@@ -100,6 +101,36 @@ fn mcp() -> Command {
                 .value_parser(["structured", "text"])
                 .default_value("structured")
                 .help("Where row data travels: structuredContent, or the text for clients that show nothing else"),
+        )
+}
+
+fn exported() -> Command {
+    let file = |help: &'static str| {
+        Arg::new("file")
+            .value_name("FILE")
+            .required(true)
+            .value_parser(clap::value_parser!(std::path::PathBuf))
+            .help(help)
+    };
+    Command::new("exported")
+        .about("Brings exported templates to another machine, and from one")
+        .subcommand_required(true)
+        .subcommand(
+            Command::new("save")
+                .about("Copies an exported template of yours to a private file")
+                .arg(
+                    Arg::new("name")
+                        .value_name("NAME")
+                        .required(true)
+                        .help("As `list-templates` shows it under `exported`"),
+                )
+                .arg(file("Where to; a file that is there already is not replaced")),
+        )
+        .subcommand(
+            Command::new("add")
+                .about("Takes such a file as an exported template of yours, for `import-template`")
+                .arg(file("The file"))
+                .arg(Arg::new("name").long("name").value_name("NAME").help("Another name than the one it has")),
         )
 }
 

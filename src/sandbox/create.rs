@@ -159,6 +159,7 @@ impl Core {
         let filling = match &beginning.contents {
             Contents::Empty | Contents::Copy { .. } => Duration::ZERO,
             Contents::Clone(job) => job.left(),
+            Contents::Restore(job) => job.left(),
         };
         let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + filling;
         let mut tried = 0;

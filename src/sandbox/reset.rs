@@ -75,7 +75,7 @@ impl Core {
                     let source = profile.store.find(&Find::Id(source.id)).await?.ok_or_else(not_found)?;
                     Some(self.hold_source(profile, &source).await?)
                 }
-                (Contents::Empty | Contents::Copy { .. } | Contents::Clone(_), _) => None,
+                (Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) | Contents::Restore(_), _) => None,
             };
             Ok((spec, hold, source))
         };

@@ -21,6 +21,7 @@ use crate::engine::EngineError;
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Schema, SchemaFilter};
 
 pub use diff::{AttributeChange, Change, ChangeKind, compare, compare_fingerprints, in_a_line};
+pub(super) use digest::hex;
 pub use digest::{DIGEST_VERSION, SchemaDigest, is_checksum, is_handle};
 pub use files::{
     KeptSchema, NOTES_BYTES_MAX, Origin, SNAPSHOT_BYTES_MAX, SNAPSHOT_NAME_CHARS_MAX, SNAPSHOTS_MAX, SchemaFacts,
@@ -214,7 +215,35 @@ impl Core {
     /// Fails if they cannot be read.
     pub async fn snapshots<T>(&self, permit: &Permit<T>) -> Result<Vec<SchemaFacts>, Failure> {
         own(permit, Impact::Reads)?;
-        self.on_shelf(permit.grant(), |shelf| shelf.snapshots()).await
+        self.snapshots_of(permit.grant()).await
+    }
+
+    /// Returns the snapshots of whom a permit is for, by name.
+    ///
+    /// # Errors
+    /// Fails if they cannot be read.
+    pub async fn snapshots_of(&self, grant: &Grant) -> Result<Vec<SchemaFacts>, Failure> {
+        self.on_shelf(grant, |shelf| shelf.snapshots()).await
+    }
+
+    /// Returns the facts of a snapshot of whom a permit is for.
+    ///
+    /// # Errors
+    /// `invalid_artifact_name`, `snapshot_not_found`.
+    pub async fn snapshot_facts_of(&self, grant: &Grant, name: &str) -> Result<SchemaFacts, Failure> {
+        if let Some(failure) = snapshot_name_fault(name) {
+            return Err(failure);
+        }
+        let name = name.to_owned();
+        self.on_shelf(grant, move |shelf| shelf.snapshot_facts(&name)).await
+    }
+
+    /// Returns the facts of the digests that are still kept for whom a permit is for, by handle.
+    ///
+    /// # Errors
+    /// Fails if they cannot be read.
+    pub async fn digests_of(&self, grant: &Grant) -> Result<Vec<SchemaFacts>, Failure> {
+        self.on_shelf(grant, |shelf| shelf.digests()).await
     }
 
     /// Returns a snapshot of the principal's.

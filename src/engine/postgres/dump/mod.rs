@@ -10,6 +10,7 @@ mod collation;
 mod failure;
 mod identity;
 mod job;
+mod kept;
 mod mask;
 mod preflight;
 mod program;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use tokio::time::sleep_until;
 
 pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use kept::{Compare, DumpJob, Dumped, InFile, RestoreJob, Restored, Wanted};
 
 use self::archive::Filter;
 use self::failure::Side;
@@ -35,6 +37,7 @@ use super::server::PostgresServer;
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, CredentialAccess, Failure};
 
+pub(super) use kept::{examine, restore, write};
 pub(super) use preflight::preflight;
 pub(super) use workdir::sweep;
 
@@ -87,23 +90,23 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
     if filter.is_empty() && job.options.masks.is_empty() {
         work.give_away()?;
         let outcome = programs.stream(job).await;
-        return failure::judge(outcome, &source, &target, job);
+        return failure::judge(outcome, Some(&source), Some(&target), job);
     }
     let (archive, list) = (work.file("archive")?, work.file("list")?);
     work.give_away()?;
-    failure::judge(programs.dump_to(&archive, job).await, &source, &target, job)?;
-    let kept =
-        filter.apply(programs.list(&archive).await.map_err(|broken| failure::of(&broken, &source, &target, job))?);
+    let (from, into) = (Some(&source), Some(&target));
+    failure::judge(programs.dump_to(&archive, job).await, from, into, job)?;
+    let kept = filter.apply(programs.list(&archive).await.map_err(|broken| failure::of(&broken, from, into, job))?);
     program::write(&list, &kept)?;
     let restore = |part| programs.restore(&archive, part);
     if job.options.masks.is_empty() {
-        return failure::judge(restore(Restore::All).await, &source, &target, job);
+        return failure::judge(restore(Restore::All).await, from, into, job);
     }
-    failure::judge(restore(Restore::BeforeMasks).await, &source, &target, job)?;
+    failure::judge(restore(Restore::BeforeMasks).await, from, into, job)?;
     let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
     mask::apply(&session, &server.settings().profile, job, plan).await?;
     drop(session);
-    failure::judge(restore(Restore::AfterMasks).await, &source, &target, job)
+    failure::judge(restore(Restore::AfterMasks).await, from, into, job)
 }
 
 fn known(failure: Failure) -> EngineError {

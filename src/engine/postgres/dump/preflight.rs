@@ -88,6 +88,40 @@ pub(super) fn login(job: &CloneJob, major: u16, address: Option<SocketAddr>) -> 
     }
 }
 
+/// Looks at a database of this server's that is to be dumped as its owner.
+pub(super) async fn look_at_own(
+    server: &Arc<PostgresServer>,
+    info: &ServerInfo,
+    job: &CloneJob,
+) -> Result<ClonePlan, EngineError> {
+    let mut asking = Asking::open(job).await?;
+    let mut plan = ClonePlan::default();
+    asking.server(&mut plan, info).await?;
+    plan.address = asking.session.address();
+    asking.readable(&plan).await?;
+    asking.extensions(&mut plan).await?;
+    asking.others(&mut plan).await?;
+    drop(asking);
+    plan.tools = Some(tools::find(server, info.major, info.major).await?);
+    Ok(plan)
+}
+
+/// Looks at what a dump needs here of which `plan` says what it holds.
+pub(super) async fn fit_kept(
+    server: &Arc<PostgresServer>,
+    info: &ServerInfo,
+    job: &CloneJob,
+    mut plan: ClonePlan,
+) -> Result<ClonePlan, EngineError> {
+    if !(MAJOR_MIN..=info.major).contains(&plan.source_major) {
+        return Err(known(version_mismatch(job, plan.source_major, info.major)));
+    }
+    choose_extensions(server, info, job, &mut plan).await?;
+    fits(server, job, &plan)?;
+    plan.tools = Some(tools::find(server, plan.source_major, info.major).await?);
+    Ok(plan)
+}
+
 /// The session with the source.
 struct Asking<'a> {
     session: SandboxSession,
@@ -152,7 +186,7 @@ impl<'a> Asking<'a> {
         plan.source_major = major;
         plan.source_bytes = size.as_deref().and_then(|size| size.parse().ok()).unwrap_or_default();
         if !(MAJOR_MIN..=info.major).contains(&major) {
-            return Err(known(self.version_mismatch(major, info.major)));
+            return Err(known(version_mismatch(self.job, major, info.major)));
         }
         if pinned != "t" {
             let text = format!(
@@ -174,28 +208,6 @@ impl<'a> Asking<'a> {
         }
         plan.source_locale.clone_from(locale);
         Ok(())
-    }
-
-    fn version_mismatch(&self, source: u16, target: u16) -> Failure {
-        let (text, hint) = if source > target {
-            (
-                format!(
-                    "{} is Postgres {source}, newer than the sandbox's server, which is Postgres {target}",
-                    self.job.shown
-                ),
-                format!("choose a profile of Postgres {source} or later"),
-            )
-        } else {
-            (
-                format!("{} is Postgres {source}, older than can be cloned", self.job.shown),
-                format!("versions from {MAJOR_MIN} on can be cloned"),
-            )
-        };
-        let mut failure = Failure::new(Code::VersionMismatch, text).hint(hint);
-        let detail = failure.detail_mut();
-        detail.source_version = Some(source.to_string());
-        detail.target_version = Some(target.to_string());
-        failure
     }
 
     /// Refuses a source that the role cannot read whole, and names what it cannot.
@@ -362,6 +374,26 @@ impl<'a> Asking<'a> {
         }
         Ok(())
     }
+}
+
+/// Refuses a source that is newer than the server here, or too old.
+fn version_mismatch(job: &CloneJob, source: u16, target: u16) -> Failure {
+    let (text, hint) = if source > target {
+        (
+            format!("{} is Postgres {source}, newer than the sandbox's server, which is Postgres {target}", job.shown),
+            format!("choose a profile of Postgres {source} or later"),
+        )
+    } else {
+        (
+            format!("{} is Postgres {source}, older than can be cloned", job.shown),
+            format!("versions from {MAJOR_MIN} on can be cloned"),
+        )
+    };
+    let mut failure = Failure::new(Code::VersionMismatch, text).hint(hint);
+    let detail = failure.detail_mut();
+    detail.source_version = Some(source.to_string());
+    detail.target_version = Some(target.to_string());
+    failure
 }
 
 /// Decides who makes the source's extensions here, and refuses those that cannot be had.

@@ -11,6 +11,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::Instant;
@@ -70,6 +71,8 @@ pub(super) enum Broken {
     Failed { program: Program, status: ExitStatus, entry: Option<Entry> },
     /// Its list is longer than any real one.
     ListTooLong,
+    /// A dump is longer than there is room for, in bytes.
+    TooLarge(u64),
 }
 
 /// The entry of an archive at which a restore stopped.
@@ -140,7 +143,7 @@ impl Programs {
         let mut dump = self.dump(&["--compress=0"]).await?;
         let mut restore = self.restoring(Restore::All, Stdio::piped(), false).await?;
         let moved = match (dump.child.stdout.take(), restore.child.stdin.take()) {
-            (Some(from), Some(to)) => self.pump(from, to, job).await,
+            (Some(from), Some(to)) => self.pump(from, to, job, |_| Ok(())).await,
             (None, _) | (_, None) => Err(io::Error::other("a pipe is missing")),
         };
         if moved.is_err() {
@@ -158,7 +161,7 @@ impl Programs {
         let mut dump = self.dump(&["--compress=1"]).await?;
         let file = archive.try_clone().map_err(Broken::Move)?;
         let moved = match dump.child.stdout.take() {
-            Some(from) => self.pump(from, tokio::fs::File::from_std(file), job).await,
+            Some(from) => self.pump(from, tokio::fs::File::from_std(file), job, |_| Ok(())).await,
             None => Err(io::Error::other("a pipe is missing")),
         };
         if let Err(error) = moved {
@@ -168,10 +171,36 @@ impl Programs {
         dump.end().await
     }
 
+    /// Dumps into a file from where it stands, at most so many bytes. Returns how many there are, and their SHA-256.
+    pub(super) async fn dump_within(
+        &self,
+        archive: File,
+        bytes_max: u64,
+        job: &CloneJob,
+    ) -> Result<(u64, [u8; 32]), Broken> {
+        let mut dump = self.dump(&["--compress=6"]).await?;
+        let Some(from) = dump.child.stdout.take() else {
+            return Err(Broken::Move(io::Error::other("a pipe is missing")));
+        };
+        let (mut bytes, mut hash) = (0_u64, Sha256::new());
+        let count = |chunk: &[u8]| {
+            bytes += chunk.len() as u64;
+            hash.update(chunk);
+            if bytes > bytes_max { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+        };
+        if let Err(error) = self.pump(from, tokio::fs::File::from_std(archive), job, count).await {
+            dump.kill();
+            let too_large = error.kind() == io::ErrorKind::FileTooLarge;
+            return Err(if too_large { Broken::TooLarge(bytes_max) } else { Broken::Move(error) });
+        }
+        dump.end().await?;
+        Ok((bytes, hash.finalize().into()))
+    }
+
     /// Returns the list of an archive's entries.
     pub(super) async fn list(&self, archive: &File) -> Result<Vec<u8>, Broken> {
         let mut command = self.command(Program::Restore, &[]);
-        command.arg("--list").stdin(rewound(archive)?).stdout(Stdio::piped());
+        command.args(["--list", "--format=custom"]).stdin(rewound(archive)?).stdout(Stdio::piped());
         let mut running = start(Program::Restore, command).await?;
         let Some(stdout) = running.child.stdout.take() else {
             return Err(Broken::Move(io::Error::other("a pipe is missing")));
@@ -220,6 +249,7 @@ impl Programs {
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
         job: &CloneJob,
+        mut look: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         let (mut moved, mut told) = (0_u64, Instant::now());
@@ -230,7 +260,9 @@ impl Programs {
                 return to.shutdown().await;
             }
             fault::pass("file.copy.move").await?;
-            to.write_all(chunk.get(..read).unwrap_or_default()).await?;
+            let part = chunk.get(..read).unwrap_or_default();
+            look(part)?;
+            to.write_all(part).await?;
             moved += read as u64;
             if told.elapsed() >= NEWS_EVERY {
                 told = Instant::now();
@@ -243,7 +275,9 @@ impl Programs {
 }
 
 /// What every restore is asked for.
-const RESTORE_ARGUMENTS: [&str; 11] = [
+const RESTORE_ARGUMENTS: [&str; 12] = [
+    // what is read is of this kind, or is refused
+    "--format=custom",
     // it names the entry at which it stops only so
     "--verbose",
     "--no-password",
