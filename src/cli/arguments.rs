@@ -21,7 +21,7 @@ pub(super) fn command() -> Command {
         .long("format")
         .global(true)
         .value_parser(["json", "text"])
-        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy` and `keys` print text unless asked")];
+        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy`, `keys` and `exported` print text unless asked")];
     Command::new(env!("CARGO_PKG_NAME"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Disposable PostgreSQL sandboxes for coding agents, behind a policy gate")
@@ -70,6 +70,7 @@ pub(super) fn command() -> Command {
                 .subcommand_required(true)
                 .subcommand(Command::new("rotate").about("Makes a new key and seals every stored password with it")),
         )
+        .subcommand(exported())
         .subcommands(OPERATIONS.iter().filter(|entry| entry.is_tool()).map(operation))
         .subcommand(
             // The name of the command in the contract; the operation's own name works, too.
@@ -103,16 +104,51 @@ fn mcp() -> Command {
         )
 }
 
-fn local() -> Command {
-    Command::new("local")
-        .about("Manages the local cluster")
+fn exported() -> Command {
+    let file = |help: &'static str| {
+        Arg::new("file")
+            .value_name("FILE")
+            .required(true)
+            .value_parser(clap::value_parser!(std::path::PathBuf))
+            .help(help)
+    };
+    Command::new("exported")
+        .about("Brings exported templates to another machine, and from one")
         .subcommand_required(true)
-        .subcommand(Command::new("init").about("Initialises the cluster, if it is not there yet"))
-        .subcommand(Command::new("start").about("Starts the cluster, if it does not run"))
-        .subcommand(Command::new("stop").about("Stops the cluster"))
         .subcommand(
-            Command::new("status").about("Says whether the cluster runs, and where; ends with status 3 if it does not"),
+            Command::new("save")
+                .about("Copies an exported template of yours to a private file")
+                .arg(
+                    Arg::new("name")
+                        .value_name("NAME")
+                        .required(true)
+                        .help("As `list-templates` shows it under `exported`"),
+                )
+                .arg(file("Where to; a file that is there already is not replaced")),
         )
+        .subcommand(
+            Command::new("add")
+                .about("Takes such a file as an exported template of yours, for `import-template`")
+                .arg(file("The file"))
+                .arg(Arg::new("name").long("name").value_name("NAME").help("Another name than the one it has")),
+        )
+}
+
+fn local() -> Command {
+    let on_clusters = |name: &'static str, about: &'static str| {
+        let profile = Arg::new("profile").long("profile").value_name("NAME");
+        Command::new(name).about(about).arg(profile.help("Only this profile's cluster; default: every managed one"))
+    };
+    Command::new("local")
+        .about("Manages the local clusters")
+        .subcommand_required(true)
+        .subcommand(on_clusters("init", "Initialises the clusters that are not there yet, and starts them"))
+        .subcommand(on_clusters("start", "Starts the clusters that do not run"))
+        .subcommand(on_clusters("stop", "Stops the clusters"))
+        .subcommand(on_clusters(
+            "status",
+            "Says whether the clusters run, and where; ends with status 3 if one does not",
+        ))
 }
 
 fn audit() -> Command {

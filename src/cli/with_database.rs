@@ -141,6 +141,9 @@ async fn call(
 impl Session {
     /// Keeps what went wrong, and says it to people.
     fn take(&mut self, envelope: &Envelope, format: Format) {
+        // What the command wrote was shown as it came.
+        let envelope = &mut envelope.clone();
+        envelope.errors.iter_mut().for_each(|error| error.output = None);
         self.timed_out |= has(envelope, Code::CommandTimeout);
         self.errors.extend(envelope.errors.iter().filter_map(|error| serde_json::to_value(error).ok()));
         if format == Format::Text {

@@ -1,6 +1,7 @@
 //! Commands of a repository: what they reach, what they are told, what is kept of them, and that they end.
 
 mod confined;
+mod disposable;
 mod ending;
 mod program;
 mod tools;

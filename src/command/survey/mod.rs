@@ -54,6 +54,8 @@ pub struct Survey {
     pub url_names: Vec<String>,
     /// What could not be read, or does not agree.
     pub warnings: Vec<String>,
+    /// How many services were looked at.
+    services: usize,
     /// What was read already; none for what is not there.
     texts: BTreeMap<String, Option<String>>,
 }
@@ -127,6 +129,37 @@ mod tests {
 
     fn commands(survey: &Survey, purpose: Purpose) -> Vec<String> {
         survey.proposals.iter().filter(|p| p.purpose == purpose).map(|p| p.command.join(" ")).collect()
+    }
+
+    #[test]
+    fn a_file_whose_name_would_drive_a_terminal_is_not_told() {
+        let workflow = "jobs: {a: {services: {pg: {image: 'postgres:13'}}}}\n";
+        let found =
+            survey(&[(".github/workflows/\u{1b}[31mx.yml", workflow), (".github/workflows/$(id).yml", workflow)]);
+        let told: Vec<&str> = found.versions.iter().map(|source| source.file.as_str()).collect();
+        assert_eq!(told, [".github/workflows/$(id).yml"]);
+    }
+
+    #[test]
+    fn services_that_stand_for_each_other_are_looked_at_so_often_and_no_more() {
+        let named =
+            |count: usize, anchor: &str| (0..count).map(|n| format!("n{n}: *{anchor}")).collect::<Vec<_>>().join(", ");
+        let jobs = format!(
+            "x-s: &s {{image: 'postgres:16'}}\nx-m: &m {{{}}}\nx-j: &j {{services: *m}}\njobs: {{{}}}\n",
+            named(200, "s"),
+            named(200, "j")
+        );
+        // Each of these is a place of its own; after so many no more are kept, and after so many no more are looked at.
+        let found = survey(&[(".github/workflows/ci.yml", &jobs)]);
+        assert_eq!((found.versions.len(), found.services > 2000), (100, true));
+        let other = jobs.replace("postgres:16", "redis:7");
+        let files = [(".github/workflows/a.yml", other.as_str()), (".gitlab-ci.yml", "services: ['postgres:14']\n")];
+        assert_eq!(survey(&files).versions, []);
+        for (length, kept) in [(1024, 1), (1025, 0)] {
+            let image = format!("{:a>1$}", "/postgres:16", length);
+            let compose = format!("services: {{db: {{image: '{image}'}}}}\n");
+            assert_eq!(survey(&[("compose.yaml", &compose)]).versions.len(), kept, "{length}");
+        }
     }
 
     #[test]

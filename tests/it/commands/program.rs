@@ -16,17 +16,17 @@ use crate::obligations::policies_with;
 use crate::program::{Cli, Home, Stdio, Transport};
 
 /// A home with a repository beside it, and policies that let its scripts run over every transport.
-struct Place {
-    home: Home,
-    repo: String,
+pub(super) struct Place {
+    pub(super) home: Home,
+    pub(super) repo: String,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with_policy("settings = { allow = [[\"./*\", \"**\"], [\"npm\", \"**\"]] }\n")
     }
 
-    fn with_policy(host_command: &str) -> Self {
+    pub(super) fn with_policy(host_command: &str) -> Self {
         let home = Home::fresh();
         let policies = home.path().join("policies.toml");
         fs::write(&policies, policies_with("host-command", host_command)).unwrap();
@@ -41,7 +41,7 @@ impl Place {
     }
 
     /// Puts an executable script into the repository.
-    fn script(&self, name: &str, text: &str) -> String {
+    pub(super) fn script(&self, name: &str, text: &str) -> String {
         let path = format!("{}/{name}", self.repo);
         fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -49,27 +49,27 @@ impl Place {
     }
 
     /// Runs `with-database` with a script.
-    fn with_database(&self, options: &[&str], script: &str) -> Output {
+    pub(super) fn with_database(&self, options: &[&str], script: &str) -> Output {
         self.home
             .run(&self.line(options, &self.script("script", script)).iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn line(&self, options: &[&str], program: &str) -> Vec<String> {
+    pub(super) fn line(&self, options: &[&str], program: &str) -> Vec<String> {
         let first = ["with-database", "--repo-path", &self.repo].into_iter().chain(options.iter().copied());
         first.chain(["--", program]).map(str::to_owned).collect()
     }
 
-    fn databases(&self) -> usize {
+    pub(super) fn databases(&self) -> usize {
         let listed = Cli::new(&self.home).call("list_databases", &json!({}));
         listed["result"]["databases"].as_array().unwrap().len()
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn create(transport: &mut dyn Transport) -> String {
+pub(super) fn create(transport: &mut dyn Transport) -> String {
     let made = transport.call("create_database", &json!({}));
     made["result"]["databaseId"].as_str().unwrap_or_else(|| panic!("{made:#}")).to_owned()
 }
