@@ -377,6 +377,8 @@ impl Core {
             "profile": context.server.as_ref().map(|server| &server.profile),
             "sandbox": context.sandbox.as_ref().map(|sandbox| sandbox.id.to_string()),
             "source": source,
+            // One that the repository records stands in no argument, and may change meanwhile.
+            "command": context.requested.command,
             "arguments": sorted(&Value::Object(given)),
         });
         self.inner().keys.keyed_digest(sorted(&whole).to_string().as_bytes()).to_vec()
@@ -414,6 +416,7 @@ fn shown_request(asked: &Asked<'_>) -> Value {
         "databaseId": context.sandbox.as_ref().map(|sandbox| sandbox.id.to_string()),
         "databaseName": context.sandbox.as_ref().map(|sandbox| &sandbox.name),
         "source": source,
+        "command": (!context.requested.command.is_empty()).then(|| shown_value(&json!(context.requested.command), 0)),
         "arguments": arguments,
     });
     if let Some(fields) = what.as_object_mut() {
