@@ -1,12 +1,12 @@
 //! What is to be copied, what was found out about it, and what came of it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::known;
+use super::{Begun, known};
 use crate::engine::EngineError;
 use crate::engine::postgres::PostgresUrl;
 use crate::model::{Code, Failure, Progress};
@@ -29,6 +29,7 @@ pub struct CloneJob {
     pub progress: Arc<dyn Progress>,
     pub(super) plan: OnceLock<ClonePlan>,
     pub(super) report: OnceLock<CloneReport>,
+    begun: Mutex<Option<Begun>>,
 }
 
 impl std::fmt::Debug for CloneJob {
@@ -154,8 +155,8 @@ impl CloneJob {
         progress: Arc<dyn Progress>,
     ) -> Self {
         let deadline = Instant::now() + time;
-        let (plan, report) = (OnceLock::new(), OnceLock::new());
-        Self { source, shown, options, deadline, time, cancel, progress, plan, report }
+        let (plan, report, begun) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        Self { source, shown, options, deadline, time, cancel, progress, plan, report, begun }
     }
 
     /// Returns what was found out about the source.
@@ -176,6 +177,19 @@ impl CloneJob {
     /// Returns how long is left.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn keep_begun(&self, begun: Begun) {
+        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+    }
+
+    pub(super) fn take_begun(&self) -> Option<Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends what was begun: the source is let go, and no file stays.
+    pub(in crate::engine::postgres) fn give_up(&self) {
+        drop(self.take_begun());
     }
 
     /// Returns the failure of a job whose time is over.

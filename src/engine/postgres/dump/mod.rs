@@ -16,6 +16,7 @@ mod report;
 mod tools;
 mod workdir;
 
+use std::fs::File;
 use std::sync::Arc;
 
 use tokio::time::sleep_until;
@@ -24,7 +25,7 @@ pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, Ta
 
 use self::archive::Filter;
 use self::failure::Side;
-use self::program::{Programs, Restore};
+use self::program::{Dumped, Programs, Restore, Running};
 use self::relay::Relay;
 use self::workdir::WorkDir;
 use super::access;
@@ -41,6 +42,49 @@ const TARGET_SOCKET: u16 = 2;
 
 /// How often the archive is restored from at most: what comes before the masks, and what comes after.
 const RESTORES_MAX: u32 = 2;
+
+/// A copy that has begun: the source is being read, and what it says waits for the sandbox's database.
+#[derive(Debug)]
+pub(super) struct Begun {
+    // In the order in which they end: the program, its connections, its files.
+    dump: Running,
+    source: Relay,
+    target: Relay,
+    programs: Programs,
+    /// The archive, and the list of what is restored of it, where something is left out or masked.
+    kept: Option<(File, File)>,
+    _work: WorkDir,
+}
+
+/// Begins to read the source, while the sandbox's database is being made.
+pub(super) async fn begin(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
+    let begun = stoppable(job, begin_unbounded(server, spec, job)).await?;
+    job.keep_begun(begun);
+    Ok(())
+}
+
+async fn begin_unbounded(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    job: &CloneJob,
+) -> Result<Begun, EngineError> {
+    let plan = job.plan()?;
+    let reach = server.reach().await?;
+    let user = tools::user(server)?;
+    let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
+    let source = Relay::listen(&work, SOURCE_SOCKET, &job.source.endpoint, job.source.connect_timeout, 1)?;
+    let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
+    let programs = Programs::prepare(&work, user, job, plan, spec, server.info().await?.major)?;
+    let streams = Filter::of(plan).is_empty() && job.options.masks.is_empty();
+    let (kept, to) = if streams {
+        (None, Dumped::Streamed)
+    } else {
+        (Some((work.file("archive")?, work.file("list")?)), Dumped::Kept)
+    };
+    work.give_away()?;
+    let dump = programs.dump(to).await.map_err(|broken| failure::of(&broken, &source, &target, job))?;
+    Ok(Begun { dump, source, target, programs, kept, _work: work })
+}
 
 /// Copies the source into the sandbox's database, masked. Stops when the job is cancelled or its time is over.
 pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
@@ -66,24 +110,18 @@ async fn stoppable<T>(job: &CloneJob, work: impl Future<Output = Result<T, Engin
 
 async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
     let plan = job.plan()?;
-    let reach = server.reach().await?;
-    let user = tools::user(server)?;
-    let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
-    let source = Relay::listen(&work, SOURCE_SOCKET, &job.source.endpoint, job.source.connect_timeout, 1)?;
-    let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
-    let programs = Programs::prepare(&work, user, job, plan, spec, server.info().await?.major)?;
-    let filter = Filter::of(plan);
-    if filter.is_empty() && job.options.masks.is_empty() {
-        work.give_away()?;
-        let outcome = programs.stream(job).await;
-        return failure::judge(outcome, &source, &target, job);
-    }
-    let (archive, list) = (work.file("archive")?, work.file("list")?);
-    work.give_away()?;
-    failure::judge(programs.dump_to(&archive, job).await, &source, &target, job)?;
-    let kept =
-        filter.apply(programs.list(&archive).await.map_err(|broken| failure::of(&broken, &source, &target, job))?);
-    program::write(&list, &kept)?;
+    let begun = match job.take_begun() {
+        Some(begun) => begun,
+        None => begin_unbounded(server, spec, job).await?,
+    };
+    // The last one named ends first.
+    let Begun { _work, kept, programs, target, source, dump } = begun;
+    let Some((archive, list)) = kept else {
+        return failure::judge(programs.stream(dump, job).await, &source, &target, job);
+    };
+    failure::judge(programs.keep(dump, &archive, job).await, &source, &target, job)?;
+    let listed = programs.list(&archive).await.map_err(|broken| failure::of(&broken, &source, &target, job))?;
+    program::write(&list, &Filter::of(plan).apply(listed))?;
     let restore = |part| programs.restore(&archive, part);
     if job.options.masks.is_empty() {
         return failure::judge(restore(Restore::All).await, &source, &target, job);

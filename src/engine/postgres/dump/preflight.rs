@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::job::{CloneJob, ClonePlan, TableName};
 use super::mask::{self, Column};
 use super::{known, tools};
+use crate::engine::postgres::managed;
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::engine::postgres::startup::{APPLICATION_NAME, Purpose, startup_options};
 use crate::engine::postgres::{
@@ -47,6 +48,17 @@ async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -
         let text = format!("the password of {} holds a line break or NUL, which no password file can", job.shown);
         return Err(known(Failure::new(Code::InvalidArguments, text).hint("give the source's role another password")));
     }
+    // Meanwhile the programs say their versions.
+    let (plan, found) = tokio::join!(ask_source(info, job), managed::dump_tools(&server.settings().tools));
+    let mut plan = plan?;
+    choose_extensions(server, info, job, &mut plan).await?;
+    fits(server, job, &plan)?;
+    plan.tools = Some(tools::choose(&found, plan.source_major, info.major)?);
+    Ok(plan)
+}
+
+/// Asks the source everything there is to know before its copy.
+async fn ask_source(info: &ServerInfo, job: &CloneJob) -> Result<ClonePlan, EngineError> {
     let mut asking = Asking::open(job).await?;
     let mut plan = ClonePlan::default();
     asking.server(&mut plan, info).await?;
@@ -60,10 +72,6 @@ async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -
             return Err(known(failure));
         }
     }
-    drop(asking);
-    choose_extensions(server, info, job, &mut plan).await?;
-    fits(server, job, &plan)?;
-    plan.tools = Some(tools::find(server, plan.source_major, info.major).await?);
     Ok(plan)
 }
 
