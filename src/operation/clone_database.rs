@@ -1,6 +1,6 @@
 //! Makes a sandbox that begins as a copy of another database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::create_database::{Created, check_labels, check_ttl, lowered_ttl, summ
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
-use crate::engine::postgres::{CloneOptions, CloneReport, Mask, MaskWith, TableName};
-use crate::model::{Code, Failure, Impact, ObligationKind, Requested, Secret};
+use crate::engine::postgres::{CloneOptions, CloneReport, DemandedMask, Mask, MaskWith, TableName};
+use crate::model::{Code, Failure, Impact, ObligationKind, Obligations, Requested, Secret};
 use crate::sandbox::{CloneAsked, CloneRequest, CreateRequest, Idempotency, SourceRef, bounds};
 
 /// How long a copy may take unless asked otherwise, and at most, in seconds.
@@ -253,9 +253,18 @@ impl CloneDatabase {
                 idempotency: self.idempotency(&asked),
             },
             asked,
-            options: self.options()?,
+            options: CloneOptions { demanded: self.demanded(&grant.obligations)?, ..self.options()? },
             time: self.time()?,
         })
+    }
+
+    /// Returns what policies demand to be masked. Where no rows are copied nothing is there to be shown.
+    fn demanded(&self, obligations: &Obligations) -> Result<Vec<DemandedMask>, Failure> {
+        if self.schema_only.unwrap_or_default() {
+            return Ok(Vec::new());
+        }
+        let masks = obligations.masks.iter();
+        masks.map(|((relation, column), policies)| demanded_mask(relation, column, policies)).collect()
     }
 }
 
@@ -283,6 +292,23 @@ impl MaskInput {
     }
 }
 
+fn demanded_mask(relation: &str, column: &str, policies: &BTreeSet<String>) -> Result<DemandedMask, Failure> {
+    let policies: Vec<String> = policies.iter().cloned().collect();
+    match TableName::parse(relation) {
+        Some(table) => Ok(DemandedMask { table, column: column.to_owned(), policies }),
+        None => {
+            let shown: String = relation.chars().take(80).flat_map(char::escape_default).collect();
+            let text =
+                format!("policy `{}` demands `mask` of `{shown}`, which is no table's name", policies.join("`, `"));
+            let mut failure =
+                Failure::new(Code::ObligationUnmet, text).hint("an operator can let the policy name a `schema.table`");
+            failure.policy =
+                policies.into_iter().next().map(|policy| (policy, ObligationKind::Mask.as_str().to_owned()));
+            Err(failure)
+        }
+    }
+}
+
 fn table_name(argument: &str, text: &str) -> Result<TableName, Failure> {
     TableName::parse(text).ok_or_else(|| {
         let shown: String = text.chars().take(80).flat_map(char::escape_default).collect();
@@ -302,6 +328,7 @@ impl Admissible for CloneDatabase {
         if let (Some(limit), Some(ttl)) = (&demands.max_ttl_minutes, self.ttl_minutes) {
             check_ttl(ttl, limit)?;
         }
+        self.demanded(demands)?;
         Ok(Vec::new())
     }
 }
@@ -319,6 +346,7 @@ impl Operation for CloneDatabase {
             ObligationKind::MaxTtlMinutes,
             ObligationKind::MaxLiveSandboxes,
             ObligationKind::MaxDatabaseBytes,
+            ObligationKind::Mask,
             ObligationKind::RequireLabel,
             ObligationKind::AddLabel,
         ],

@@ -22,7 +22,7 @@ mod watch;
 mod wire;
 
 pub use admin::AdminSession;
-pub use dump::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use dump::{CloneJob, CloneOptions, ClonePlan, CloneReport, DemandedMask, Mask, MaskWith, TableName, TableRows};
 pub use endpoint::{Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{

@@ -49,6 +49,8 @@ pub struct CloneOptions {
     pub exclude_table_data: Vec<TableName>,
     /// Columns whose values are replaced.
     pub masks: Vec<Mask>,
+    /// Columns of which policies demand that nothing is shown, where the source has them.
+    pub demanded: Vec<DemandedMask>,
     /// Extensions of the source that may be made here.
     pub allowed_extensions: Vec<String>,
     /// The most bytes that the source may have.
@@ -73,6 +75,17 @@ pub struct Mask {
     pub column: String,
     /// By what.
     pub with: MaskWith,
+}
+
+/// One column of which policies demand that nothing is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DemandedMask {
+    /// The table.
+    pub table: TableName,
+    /// The column.
+    pub column: String,
+    /// The policies, the first of them first.
+    pub policies: Vec<String>,
 }
 
 /// By what a column's values are replaced. NULL stays NULL but for a constant.
@@ -112,6 +125,8 @@ pub struct ClonePlan {
     pub(super) foreign_tables: Vec<TableName>,
     pub(super) foreign_servers: bool,
     pub(super) event_triggers: bool,
+    /// What is replaced: what the caller wants, and what policies demand.
+    pub(super) masks: Vec<Mask>,
     pub(super) columns: Vec<super::mask::Column>,
     pub(super) tools: Option<super::tools::Tools>,
 }

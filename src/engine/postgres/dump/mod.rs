@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use tokio::time::sleep_until;
 
-pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, DemandedMask, Mask, MaskWith, TableName, TableRows};
 
 use self::archive::Filter;
 use self::failure::Side;
@@ -46,14 +46,22 @@ const RESTORES_MAX: u32 = 2;
 /// A copy that has begun: the source is being read, and what it says waits for the sandbox's database.
 #[derive(Debug)]
 pub(super) struct Begun {
-    // In the order in which they end: the program, its connections, its files.
+    // In the order in which they end: the programs, their connections, their files.
     dump: Running,
+    way: Way,
     source: Relay,
     target: Relay,
     programs: Programs,
-    /// The archive, and the list of what is restored of it, where something is left out or masked.
-    kept: Option<(File, File)>,
     _work: WorkDir,
+}
+
+/// Which way a dump goes.
+#[derive(Debug)]
+enum Way {
+    /// Into this restore, which does not connect before it is given something.
+    Streams(Running),
+    /// Into an archive, of which what is on a list is restored: something is left out or masked.
+    Kept { archive: File, list: File },
 }
 
 /// Begins to read the source, while the sandbox's database is being made.
@@ -75,15 +83,17 @@ async fn begin_unbounded(
     let source = Relay::listen(&work, SOURCE_SOCKET, &job.source.endpoint, job.source.connect_timeout, 1)?;
     let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
     let programs = Programs::prepare(&work, user, job, plan, spec, server.info().await?.major)?;
-    let streams = Filter::of(plan).is_empty() && job.options.masks.is_empty();
-    let (kept, to) = if streams {
-        (None, Dumped::Streamed)
-    } else {
-        (Some((work.file("archive")?, work.file("list")?)), Dumped::Kept)
-    };
+    let streams = Filter::of(plan).is_empty() && plan.masks.is_empty();
+    let files = if streams { None } else { Some((work.file("archive")?, work.file("list")?)) };
     work.give_away()?;
-    let dump = programs.dump(to).await.map_err(|broken| failure::of(&broken, &source, &target, job))?;
-    Ok(Begun { dump, source, target, programs, kept, _work: work })
+    let failed = |broken| failure::of(&broken, &source, &target, job);
+    let to = if streams { Dumped::Streamed } else { Dumped::Kept };
+    let dump = programs.dump(to).await.map_err(failed)?;
+    let way = match files {
+        Some((archive, list)) => Way::Kept { archive, list },
+        None => Way::Streams(programs.restore_streamed().await.map_err(failed)?),
+    };
+    Ok(Begun { dump, way, source, target, programs, _work: work })
 }
 
 /// Copies the source into the sandbox's database, masked. Stops when the job is cancelled or its time is over.
@@ -115,15 +125,18 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
         None => begin_unbounded(server, spec, job).await?,
     };
     // The last one named ends first.
-    let Begun { _work, kept, programs, target, source, dump } = begun;
-    let Some((archive, list)) = kept else {
-        return failure::judge(programs.stream(dump, job).await, &source, &target, job);
+    let Begun { _work, programs, target, source, way, dump } = begun;
+    let (archive, list) = match way {
+        Way::Streams(restore) => {
+            return failure::judge(programs.stream(dump, restore, job).await, &source, &target, job);
+        }
+        Way::Kept { archive, list } => (archive, list),
     };
     failure::judge(programs.keep(dump, &archive, job).await, &source, &target, job)?;
     let listed = programs.list(&archive).await.map_err(|broken| failure::of(&broken, &source, &target, job))?;
     program::write(&list, &Filter::of(plan).apply(listed))?;
     let restore = |part| programs.restore(&archive, part);
-    if job.options.masks.is_empty() {
+    if plan.masks.is_empty() {
         return failure::judge(restore(Restore::All).await, &source, &target, job);
     }
     failure::judge(restore(Restore::BeforeMasks).await, &source, &target, job)?;

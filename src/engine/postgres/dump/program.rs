@@ -167,9 +167,13 @@ impl Programs {
         start(Program::Dump, command).await
     }
 
+    /// Begins a restore of what it will be given.
+    pub(super) async fn restore_streamed(&self) -> Result<Running, Broken> {
+        self.restoring(Restore::All, Stdio::piped(), false).await
+    }
+
     /// Lets a dump flow into a restore, through us.
-    pub(super) async fn stream(&self, mut dump: Running, job: &CloneJob) -> Result<(), Broken> {
-        let mut restore = self.restoring(Restore::All, Stdio::piped(), false).await?;
+    pub(super) async fn stream(&self, mut dump: Running, mut restore: Running, job: &CloneJob) -> Result<(), Broken> {
         let moved = match (dump.child.stdout.take(), restore.child.stdin.take()) {
             (Some(from), Some(to)) => self.pump(from, to, job).await,
             (None, _) | (_, None) => Err(io::Error::other("a pipe is missing")),
