@@ -21,7 +21,7 @@ pub(super) async fn run(app: &App, install: bool) -> ExitCode {
         Ok(said) => said.iter().for_each(|text| line(&format!("   {text}"))),
         Err(failure) => return complain(&failure, Format::Text),
     }
-    match app.start_cluster(&Said).await {
+    match app.start_first_cluster(&Said).await {
         Ok(at) => line(&format!("   {at}")),
         Err(failure) => return complain(&failure, Format::Text),
     }

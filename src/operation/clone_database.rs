@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::arguments::Whole;
-use super::create_database::{Created, check_labels, check_ttl, lowered_ttl, summary, ttl_minutes};
+use super::create_database::{Created, lowered_ttl, summary};
+use super::new_sandbox::{self, check_labels, ttl_minutes};
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
@@ -108,10 +109,11 @@ pub(super) struct ClonedDatabase {
     schema_only: bool,
     source_size_bytes: Option<u64>,
     source_postgres_version: Option<String>,
-    excluded_source_extensions: Vec<String>,
+    /// Absent, with what follows, where an earlier call with the same key made it.
+    excluded_source_extensions: Option<Vec<String>>,
     /// What else of the source was left out.
-    left_out: Vec<String>,
-    /// What was found in the copy; absent where an earlier call with the same key made it.
+    left_out: Option<Vec<String>>,
+    /// What was found in the copy.
     verification: Option<Verification>,
 }
 
@@ -321,15 +323,8 @@ impl Admissible for CloneDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        let demands = effective.obligations();
-        let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
-        effective.label(&mut labels)?;
-        self.labels = Some(labels.into_iter().collect());
-        if let (Some(limit), Some(ttl)) = (&demands.max_ttl_minutes, self.ttl_minutes) {
-            check_ttl(ttl, limit)?;
-        }
-        self.demanded(demands)?;
-        Ok(Vec::new())
+        self.demanded(effective.obligations())?;
+        new_sandbox::apply(&mut self.labels, self.ttl_minutes, effective)
     }
 }
 
@@ -388,6 +383,7 @@ impl Operation for CloneDatabase {
             // Checked before: a call without a source does not come here.
             clone: self.asked().ok(),
             usage: true,
+            ..Asks::default()
         }
     }
 
@@ -404,12 +400,12 @@ impl Operation for CloneDatabase {
         let source = request.asked.shown();
         let cloned = call.core.copy_source(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
         let created = Created::new(&permit, call, &cloned.created).await?;
-        let plan = cloned.job.plan().map_err(Failure::from)?;
         let replayed = cloned.created.replayed;
-        let mut warnings = plan.warnings.clone();
+        let plan = cloned.job.as_ref().map(|job| job.plan()).transpose().map_err(Failure::from)?;
+        let mut warnings = plan.map(|plan| plan.warnings.clone()).unwrap_or_default();
         warnings.extend(lowered_ttl(&permit, call, &cloned.created.sandbox, input.ttl_minutes)?);
-        let verification = cloned.job.report().map(Verification::from);
-        if let Some(found) = &verification {
+        let verification = cloned.job.as_ref().and_then(|job| job.report()).map(Verification::from);
+        if let (Some(found), Some(plan)) = (&verification, plan) {
             if found.tables != plan.tables {
                 warnings.push(format!(
                     "the source had {} tables when it was looked at, and the copy has {}",
@@ -425,10 +421,10 @@ impl Operation for CloneDatabase {
             created,
             source,
             schema_only: input.schema_only.unwrap_or_default(),
-            source_size_bytes: (!replayed).then_some(plan.source_bytes),
-            source_postgres_version: (!replayed).then(|| plan.source_version.clone()),
-            excluded_source_extensions: plan.excluded_extensions.clone(),
-            left_out: plan.left_out.clone(),
+            source_size_bytes: plan.map(|plan| plan.source_bytes),
+            source_postgres_version: plan.map(|plan| plan.source_version.clone()),
+            excluded_source_extensions: plan.map(|plan| plan.excluded_extensions.clone()),
+            left_out: plan.map(|plan| plan.left_out.clone()),
             verification,
         };
         let verb = if replayed { "found" } else { "cloned" };

@@ -192,7 +192,7 @@ impl Core {
         let (profile, sandbox) = self.locate_usable(permit, id).await?;
         if access == CredentialAccess::Owner {
             refuse_if_read_only(permit.grant())?;
-            self.admit_owner(permit, &profile, &sandbox).await?;
+            self.admit_owner(permit.grant(), &profile, &sandbox).await?;
         }
         Ok((profile, sandbox))
     }
@@ -425,6 +425,7 @@ impl Core {
             // Who just made it may look as well.
             require(permit, Impact::Reads, Some(id))
                 .or_else(|_| require(permit, Impact::Creates, permit.grant().target))
+                .or_else(|_| require(permit, Impact::ReachesOut, permit.grant().target))
                 .or_else(|_| require(permit, Impact::Destroys, Some(id)))?;
             let (profile, sandbox) = self.locate_usable(permit, id).await?;
             let spec = self.spec(&profile, &sandbox).await?;
@@ -460,7 +461,7 @@ fn lived_minutes(sandbox: &Sandbox) -> u64 {
     u64::try_from(sandbox.read_at.ms_since(sandbox.created_at)).unwrap_or(0).div_ceil(60_000)
 }
 
-fn refuse_if_read_only(grant: &Grant) -> Result<(), Failure> {
+pub(super) fn refuse_if_read_only(grant: &Grant) -> Result<(), Failure> {
     let demanding = &grant.obligations.read_only;
     match demanding.first() {
         Some(policy) => Err(Failure::new(

@@ -159,6 +159,26 @@ async fn another_of_the_group_approves_one_request_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_that_a_repository_records_is_part_of_what_is_approved() {
+    let ground = Ground::new();
+    let core = ground.core().await;
+    let request = Request::new(json!({"repoPath": "/work/shop"}), &["dba"]);
+    let digest_of = async |command: &[&str]| {
+        let mut context = context("ana", &["staff"], "seed_database", Impact::ReachesOut);
+        context.requested.command = command.iter().map(|word| (*word).to_owned()).collect();
+        let asked = Asked { context: &context, arguments: &request.arguments, groups: &request.groups };
+        core.ask_for_approval(&asked).await.unwrap();
+        core.approved(&asked).await.unwrap().digest
+    };
+    let seed = digest_of(&["npm", "run", "seed"]).await;
+    assert_ne!(digest_of(&["npm", "run", "steal"]).await, seed);
+    assert_eq!(digest_of(&["npm", "run", "seed"]).await, seed);
+    let (shown, _) = core.waiting_approvals(&permit("ana", &[], Impact::Reads)).await.unwrap();
+    let commands: Vec<_> = shown.iter().map(|request| request.what["command"].to_string()).collect();
+    assert!(commands.contains(&r#"["npm","run","steal"]"#.to_owned()), "{commands:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_group_that_is_demanded_must_approve() {
     let ground = Ground::new();
     let core = ground.core().await;
@@ -267,7 +287,7 @@ async fn one_subject_does_not_fill_the_metadata_and_sees_no_others_requests() {
     let (shown, more) = core.waiting_approvals(&permit("eve", &[], Impact::Reads)).await.unwrap();
     assert!(!more);
     let shown = shown.iter().map(|request| request.what.to_string()).collect::<String>();
-    assert!(shown.contains("…@db.internal/app") && !shown.contains("s3cret"), "{shown}");
+    assert!(shown.contains("app@db.internal:5432/app") && !shown.contains("s3cret"), "{shown}");
     for n in 0..110 {
         let subject = if n < 90 { "joe" } else { "kim" };
         Request { subject, ..Request::new(json!({"n": n}), &["dba"]) }.make(&core).await;

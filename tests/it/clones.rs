@@ -4,13 +4,16 @@
 
 mod approved;
 mod demanded;
+mod encrypted;
 mod guarded;
 mod hostile;
+mod known;
 mod limited;
 mod masked;
 mod refused;
 mod stopped;
 mod whole;
+mod withheld;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

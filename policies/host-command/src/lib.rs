@@ -111,7 +111,7 @@ impl HostCommand {
     /// The arguments are not repeated: they may hold secrets, and the audit has the request.
     fn refusal(&self, operation: &str, command: &[String]) -> Decision {
         let allowed = if self.allow.is_empty() {
-            "no command may run on this host".to_owned()
+            "no command may run on this host unless the policy's setting `allow` names it".to_owned()
         } else {
             let shown: Vec<_> = self.allow.iter().take(8).map(|argv| format!("`{}`", argv.shown())).collect();
             format!("allowed are {}", shown.join(", "))

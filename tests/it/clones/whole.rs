@@ -156,6 +156,25 @@ fn a_copy_has_statistics_of_every_table_whatever_kind_it_is() {
 }
 
 #[test]
+fn a_repeated_call_finds_the_copy_whatever_became_of_its_source() {
+    let cluster = harness::cluster();
+    source(cluster, "repeated", "", "CREATE TABLE t (v int); INSERT INTO t VALUES (1)");
+    let setup = Setup::on(cluster, "clonerepeat", &[("repeated", reader_url(cluster, "repeated"), json!({}))]);
+    let call = json!({"source": "repeated", "idempotencyKey": "k"});
+    let first = setup.cloned(call.clone());
+    harness::block_on(async {
+        cluster.superuser("postgres").await.batch_execute("DROP DATABASE repeated").await.unwrap();
+    });
+    let again = setup.clone(call);
+    assert_eq!(again["ok"], true, "{again:#}");
+    assert_eq!(again["result"]["databaseId"], first["databaseId"], "{again:#}");
+    assert!(again["summary"].as_str().unwrap().starts_with("found"), "{again:#}");
+    assert_eq!(again["result"]["verification"], json!(null));
+    let other = setup.clone(json!({"source": "repeated", "idempotencyKey": "k", "schemaOnly": true}));
+    assert_eq!(other["errors"][0]["code"], "idempotency_conflict", "{other:#}");
+}
+
+#[test]
 fn without_rows_only_the_schema_comes_and_rows_of_named_tables_stay_away() {
     let cluster = harness::cluster();
     let script = "CREATE TABLE kept (v int); CREATE TABLE left_out (v int); INSERT INTO kept VALUES (1); INSERT INTO left_out VALUES (1)";
