@@ -306,14 +306,14 @@ async fn one_subject_does_not_fill_the_metadata_and_sees_no_others_requests() {
 }
 
 /// A user of this machine, with a state directory of its own and the profile and the keys of all.
-struct User {
+pub(crate) struct User {
     id: Option<(u32, u32)>,
     variables: Vec<(&'static str, String)>,
     program: PathBuf,
 }
 
 impl User {
-    fn new(id: Option<(u32, u32)>, name: &str, dir: &Path, config: &Value) -> Self {
+    pub(crate) fn new(id: Option<(u32, u32)>, name: &str, dir: &Path, config: &Value) -> Self {
         let file = dir.join(format!("{name}.json"));
         fs::write(&file, config.to_string()).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
@@ -334,14 +334,14 @@ impl User {
         command.stdin(Pipe::null()).current_dir("/").output().unwrap()
     }
 
-    fn call(&self, operation: &str, input: &Value) -> Value {
+    pub(crate) fn call(&self, operation: &str, input: &Value) -> Value {
         let output = self.run(&["tool", operation, "--format", "json", "--input", &input.to_string()]);
         let text = String::from_utf8(output.stdout).unwrap();
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&output.stderr)))
     }
 }
 
-fn account(name: &str) -> Option<(u32, u32)> {
+pub(crate) fn account(name: &str) -> Option<(u32, u32)> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap();
     let line = passwd.lines().find(|line| line.starts_with(&format!("{name}:")))?.to_owned();
     let mut numbers = line.split(':').skip(2).map(|number| number.parse().unwrap());
