@@ -24,8 +24,8 @@ use tokio::runtime::{Builder, Runtime};
 use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
-use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::audit::{Audit, Beside, Closing, Opening, Outcome};
+use crate::command::{Commands, Further, Namespace, Settings as CommandSettings, Surroundings};
 use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
@@ -326,6 +326,7 @@ impl App {
             decision: None,
             enforced: None,
             target: None,
+            beside: Beside::default(),
             outcome: match &outcome {
                 Ok(_) => Outcome::Ok,
                 Err(failure) => Outcome::Failed(failure),
@@ -369,6 +370,7 @@ fn commands(config: &Config) -> Commands {
     let told = Surroundings::of_process(&environment);
     let settings = CommandSettings {
         confinement,
+        namespace: Namespace::WhenAvailable,
         further: Further { readable, writable },
         repositories,
         hidden,

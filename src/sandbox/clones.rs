@@ -79,6 +79,7 @@ impl Core {
             }
             options.bytes_max = core.bytes_left(&profile, &grant).await?;
             grant.course.acts();
+            options.guarded = core.guarded_from(&asked.source, &source).await?;
             let mut url = source.url.clone();
             if let Some(password) = &source.password {
                 url.credentials.password = Some(password.read().await?);

@@ -107,6 +107,7 @@ impl Core {
         name: &str,
     ) -> Result<Beginning, Failure> {
         let template = find_template(profile, &grant.principal.owner, name).await?;
+        grant.course.is_about(template.sandbox.id);
         profile.engine.check_copy(&removal_spec(&template.sandbox)).await.map_err(Failure::from)?;
         Ok(Beginning::template(&template))
     }

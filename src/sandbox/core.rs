@@ -250,6 +250,15 @@ impl Core {
         Ok(self.0.tasks.spawn(tracing::Instrument::instrument(work, span)))
     }
 
+    /// Starts work that belongs to what runs already, also while the program is about to end: whoever starts it is waited for
+    /// then, and so is this.
+    pub(super) fn follow_up<R: Send + 'static>(
+        &self,
+        work: impl Future<Output = R> + Send + 'static,
+    ) -> tokio::task::JoinHandle<R> {
+        self.0.tasks.spawn(tracing::Instrument::instrument(work, tracing::Span::current()))
+    }
+
     /// Marks a plan as one of ours.
     pub(super) fn enter(&self, plan: PlanId) -> Running {
         self.0.running.lock().unwrap_or_else(PoisonError::into_inner).insert(plan);

@@ -59,6 +59,7 @@ impl Core {
     ) -> Result<Sandbox, Failure> {
         let prepared = async {
             let beginning = self.beginning_of(profile, sandbox).await?;
+            beginning.source.iter().for_each(|source| grant.course.is_about(source.id));
             check_offered(profile, &sandbox.extensions).await?;
             let limits = ByteLimits::new(&grant.obligations.max_database_bytes);
             if limits != sandbox.byte_limits {

@@ -89,6 +89,8 @@ impl Core {
                 Err(error) => return course.refusing(Err(error.into())),
             };
             course.acts();
+            replaced.iter().for_each(|replaced| course.is_about(replaced.sandbox.id));
+            course.is_about(row.id);
             let mut spec = bare_spec(&row, Secret::new(""), Secret::new(""));
             spec.contents = beginning.contents;
             let work = Work { profile: Arc::clone(&profile), held, spec, anew: false };
@@ -189,6 +191,7 @@ impl Core {
         };
         let (profile, template) = grant.course.refusing(looked.await)?;
         let (core, id) = (self.clone(), template.sandbox.id);
+        grant.course.is_about(id);
         self.detached(async move { core.remove(&profile, id, &grant, false, || {}).await.map(drop) }).await?;
         Ok(template)
     }

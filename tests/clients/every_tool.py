@@ -155,6 +155,7 @@ def steps():
     yield "seed_database", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
     yield "validate_schema_change", lambda e: here(e) | command, True, None
     yield "validate_schema_change", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
+    yield "validate_schema_change", lambda e: command, True, None
     yield "fork_database", lambda e: here(e) | {"nameHint": "every fork", "owner": e.name}, True, "fork"
     yield "run_sql", lambda e: here(e, "fork") | {"sql": "drop table t"}, True, None
     yield "reset_database", lambda e: here(e, "fork"), True, None

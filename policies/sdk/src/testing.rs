@@ -17,7 +17,7 @@ use crate::{
 /// The operations that policies are asked about, each with the impact that a case assumes unless it names another.
 pub const OPERATIONS: &[(&str, Impact)] = &[
     ("approve", Impact::Writes),
-    ("cancel_task", Impact::Reads),
+    ("cancel_task", Impact::Writes),
     ("cleanup_expired", Impact::Destroys),
     ("clone_database", Impact::ReachesOut),
     ("complete", Impact::Reads),

@@ -64,7 +64,7 @@ impl Core {
             Ok((profile, sandbox))
         };
         let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        self.read_schema(permit, &profile, &sandbox, filter).await
+        self.read_schema(permit.grant(), &profile, &sandbox, filter).await
     }
 
     /// Reads the schema of another sandbox, to be compared with that of the permit's: one of the principal's own, whatever
@@ -83,7 +83,8 @@ impl Core {
             self.locate_own(permit.grant(), other).await
         };
         let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        self.read_schema(permit, &profile, &sandbox, filter).await
+        permit.grant().course.is_about(sandbox.id);
+        self.read_schema(permit.grant(), &profile, &sandbox, filter).await
     }
 
     /// Says what [`Core::other_schema`] would refuse with.
@@ -102,14 +103,14 @@ impl Core {
         Ok((profile, sandbox))
     }
 
-    async fn read_schema<T>(
+    pub(super) async fn read_schema(
         &self,
-        permit: &Permit<T>,
+        grant: &Grant,
         profile: &Profile,
         sandbox: &Sandbox,
         filter: &SchemaFilter,
     ) -> Result<ReadSchema, Failure> {
-        let course = &permit.grant().course;
+        let course = &grant.course;
         let until = Instant::now() + self.session_wait();
         let pool = &self.inner().pool;
         let turn = pool.turn(sandbox.id, CredentialAccess::ReadOnly, &sandbox.owner, until).await;
@@ -135,7 +136,7 @@ impl Core {
             sandbox_name: sandbox.names.database.clone(),
             profile: profile.name().to_owned(),
             postgres_version: profile.known_major(),
-            at_ms: permit.grant().now.unix_ms().try_into().unwrap_or_default(),
+            at_ms: grant.now.unix_ms().try_into().unwrap_or_default(),
         };
         Ok(ReadSchema { schema, origin })
     }
@@ -165,7 +166,9 @@ impl Core {
     pub async fn kept_schema<T>(&self, permit: &Permit<T>, handle: &str) -> Result<Option<KeptSchema>, Failure> {
         own(permit, Impact::Reads)?;
         let handle = handle.to_owned();
-        self.on_shelf(permit.grant(), move |shelf| shelf.kept(&handle)).await
+        let kept = self.on_shelf(permit.grant(), move |shelf| shelf.kept(&handle)).await?;
+        kept.iter().for_each(|kept| names_origin(permit.grant(), kept));
+        Ok(kept)
     }
 
     /// Keeps a schema under a name, which no snapshot of the principal's has yet.
@@ -250,7 +253,9 @@ impl Core {
     pub async fn snapshot<T>(&self, permit: &Permit<T>, name: &str) -> Result<KeptSchema, Failure> {
         own(permit, Impact::Reads)?;
         let name = name.to_owned();
-        self.on_shelf(permit.grant(), move |shelf| shelf.snapshot(&name)).await
+        let kept = self.on_shelf(permit.grant(), move |shelf| shelf.snapshot(&name)).await?;
+        names_origin(permit.grant(), &kept);
+        Ok(kept)
     }
 
     /// Finds that there is a snapshot of that name.
@@ -290,6 +295,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Says of a call that it is about the sandbox that a kept schema was read from, which may be gone.
+fn names_origin(grant: &Grant, kept: &KeptSchema) {
+    kept.facts.sandbox_id.parse().iter().for_each(|id| grant.course.is_about(*id));
 }
 
 /// Checks that a permit is for an act of this impact on what is the principal's own.

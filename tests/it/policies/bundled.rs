@@ -49,7 +49,7 @@ const OPERATIONS: [(&str, Impact); 35] = [
     ("read_resource", Impact::Reads),
     ("complete", Impact::Reads),
     ("get_task", Impact::Reads),
-    ("cancel_task", Impact::Reads),
+    ("cancel_task", Impact::Writes),
 ];
 
 fn leak<T: ?Sized>(value: Box<T>) -> &'static T {

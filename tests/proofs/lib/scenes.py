@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 from ground import POLICIES, ROOT, STRICT, Ground, Server
 
@@ -315,21 +316,24 @@ def external(play, one):
 
 
 def clones(play, one):
-    """A database copied into two sandboxes: as it is, and masked."""
+    """A database copied into three sandboxes: as it is, masked, and by a URL that might lead to production."""
     cluster = play.ground.home.cluster
     password = play.ground.home.directory / "source.password"
     password.touch(0o600)
     password.write_text((cluster / "admin-password").read_text().strip())
     port = (cluster / "port").read_text().strip()
     url = f"postgresql://pgsandbox_admin@127.0.0.1:{port}/pgsandbox?sslmode=disable"
-    sources = [{"name": "records", "url": url, "passwordFile": str(password)}]
-    allowed = POLICIES + '[[policy]]\nsource = "clone-source"\nsettings = { allow = [{ name = "records" }] }\n'
+    shop = {"url": url.replace("/pgsandbox?", "/postgres?"), "passwordFile": str(password), "production": True}
+    sources = [{"name": "records", "url": url, "passwordFile": str(password)}, {"name": "shop"} | shop]
+    by_url = url.replace("@", ":" + quote(password.read_text(), safe="") + "@", 1)
+    entries = '[{ name = "records" }, { host = "127.0.0.1" }]'
+    allowed = POLICIES + f'[[policy]]\nsource = "clone-source"\nsettings = {{ allow = {entries} }}\n'
     server = play.server(play.ground.config("clones", policies=allowed, sources=sources))
     play.insert(server, one)
     masks = [{"table": "pgsandbox.sandboxes", "column": "hint", "with": "fake"}]
-    for more in ({}, {"mask": masks}):
+    for more in ({"source": "records"}, {"source": "records", "mask": masks}, {"sourceDatabaseUrl": by_url}):
         hint = f"copy{next(Ground.numbers)}"
-        asked = {"source": "records", "nameHint": hint, "idempotencyKey": hint} | more
+        asked = {"nameHint": hint, "idempotencyKey": hint} | more
         result = play.call(server, "clone_database", asked)
         if result:
             play.touched.add(result["databaseId"])

@@ -1,12 +1,14 @@
 //! Copies a database of another server into a new sandbox: `pg_dump` there, `pg_restore` here as the sandbox's owner.
 //!
 //! The source is only read: by one session at a time, read-only, with lock timeouts. Whatever the programs say with each
-//! other passes through a [`relay`] of ours, so the source is the very server that was decided on, reached with our own TLS.
-//! Passwords reach the programs by private files alone. The copy is masked before anybody has a password for it.
+//! other passes through a [`relay`] of ours, so the source is the very server that was decided on, reached with our own TLS
+//! and our own login: the programs know no password. The copy is masked before anybody has a password for it.
 //! What the programs print is never shown or logged, as it holds pieces of the source.
 
 mod archive;
+mod collation;
 mod failure;
+mod identity;
 mod job;
 mod kept;
 mod mask;
@@ -15,6 +17,7 @@ mod program;
 mod relay;
 mod report;
 mod tools;
+mod withheld;
 mod workdir;
 
 use std::sync::Arc;
@@ -47,7 +50,15 @@ const RESTORES_MAX: u32 = 2;
 
 /// Copies the source into the sandbox's database, masked. Stops when the job is cancelled or its time is over.
 pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
-    stoppable(job, copy_unbounded(server, spec, job)).await
+    let copied = async {
+        copy_unbounded(server, spec, job).await?;
+        if job.options.exclude_table_data.is_empty() {
+            return Ok(());
+        }
+        let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
+        withheld::check(&session, &server.settings().profile, job).await
+    };
+    stoppable(job, copied).await
 }
 
 /// Rebuilds the copy's statistics and looks at what came of it.
@@ -69,12 +80,12 @@ async fn stoppable<T>(job: &CloneJob, work: impl Future<Output = Result<T, Engin
 
 async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
     let plan = job.plan()?;
-    let reach = server.reach().await?;
     let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
-    let source = Relay::listen(&work, SOURCE_SOCKET, &job.source.endpoint, job.source.connect_timeout, 1)?;
-    let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
-    let programs = Programs::prepare(&work, user, job, plan, spec, server.info().await?.major)?;
+    let source = Relay::listen(&work, SOURCE_SOCKET, preflight::login(job, plan.source_major, plan.address), 1)?;
+    let owner = access::owner_login(server, spec).await?;
+    let target = Relay::listen(&work, TARGET_SOCKET, owner, RESTORES_MAX)?;
+    let programs = Programs::prepare(&work, user, job, plan, spec)?;
     let filter = Filter::of(plan);
     if filter.is_empty() && job.options.masks.is_empty() {
         work.give_away()?;

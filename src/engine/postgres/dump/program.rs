@@ -1,12 +1,12 @@
 //! Runs `pg_dump` and `pg_restore`: unprivileged, in a process group of their own, with an environment of our making.
 //!
-//! Nothing secret is in their arguments or their environment. What they print to standard error is read to its end and
+//! Nothing secret is in their arguments, their environment or their files. What they print to standard error is read to its end and
 //! looked at for one line, the entry at which a restore stopped. Whatever runs when the work is given up is killed.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -20,7 +20,6 @@ use super::job::{CloneJob, ClonePlan};
 use super::workdir::WorkDir;
 use super::{SOURCE_SOCKET, TARGET_SOCKET, system};
 use crate::engine::postgres::managed::{self, RunAs};
-use crate::engine::postgres::startup::{self, APPLICATION_NAME, Purpose};
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, Failure, fault};
 
@@ -99,44 +98,34 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Writes the password files, and puts together how the programs are started.
+    /// Puts together how the programs are started.
     pub(super) fn prepare(
         work: &WorkDir,
         user: Option<RunAs>,
         job: &CloneJob,
         plan: &ClonePlan,
         spec: &SandboxSpec,
-        target_major: u16,
     ) -> Result<Self, EngineError> {
         let tools = plan
             .tools
             .as_ref()
             .ok_or_else(|| super::known(Failure::new(Code::Internal, "no programs were chosen for the copy")))?;
-        let password = job.source.credentials.password.as_ref().map(|password| password.expose()).unwrap_or_default();
-        let from = work.write("source.pass", passfile(SOURCE_SOCKET, password).as_bytes())?;
-        let into = work.write("target.pass", passfile(TARGET_SOCKET, spec.owner_password.expose()).as_bytes())?;
         let host = super::relay::host(work);
-        let environment = |socket: u16, user: &str, passfile: &Path, options: String| {
+        // Whatever libpq would look for in the home of who it runs as, it is told to look for where nothing is.
+        let environment = |socket: u16, user: &str, database: &str| {
             vec![
+                ("HOME", host.display().to_string()),
                 ("PGHOST", host.display().to_string()),
                 ("PGPORT", socket.to_string()),
                 ("PGUSER", user.to_owned()),
-                ("PGPASSFILE", passfile.display().to_string()),
+                ("PGDATABASE", database.to_owned()),
+                ("PGPASSFILE", host.join("none").display().to_string()),
                 ("PGSSLMODE", "disable".to_owned()),
                 ("PGGSSENCMODE", "disable".to_owned()),
-                ("PGAPPNAME", APPLICATION_NAME.to_owned()),
-                ("PGOPTIONS", options),
             ]
         };
-        let options = |major, purpose| startup::as_options_text(&startup::startup_options(major, purpose));
-        let mut source = environment(
-            SOURCE_SOCKET,
-            &job.source.credentials.user,
-            &from,
-            options(plan.source_major, Purpose::Source),
-        );
-        source.push(("PGDATABASE", job.source.database.clone()));
-        let target = environment(TARGET_SOCKET, &spec.names.owner_role, &into, options(target_major, Purpose::Owner));
+        let source = environment(SOURCE_SOCKET, &job.source.credentials.user, &job.source.database);
+        let target = environment(TARGET_SOCKET, &spec.names.owner_role, &spec.names.database);
         Ok(Self {
             bin_dir: tools.bin_dir.clone(),
             user,
@@ -321,15 +310,9 @@ fn dump_arguments(job: &CloneJob, plan: &ClonePlan) -> Vec<String> {
     if job.options.schema_only {
         arguments.push("--schema-only".to_owned());
     }
-    arguments
-        .extend(job.options.exclude_table_data.iter().map(|table| format!("--exclude-table-data={}", table.pattern())));
+    arguments.extend(plan.without_rows.iter().map(|table| format!("--exclude-table-data={}", table.pattern())));
     arguments.extend(plan.foreign_tables.iter().map(|table| format!("--exclude-table={}", table.pattern())));
     arguments
-}
-
-/// Returns the one line of a password file.
-fn passfile(socket: u16, password: &str) -> String {
-    format!("*:{socket}:*:*:{}\n", password.replace('\\', "\\\\").replace(':', "\\:"))
 }
 
 /// Writes a file of ours that is open.
@@ -491,11 +474,6 @@ pub(super) fn ended(status: ExitStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_password_file_keeps_every_letter() {
-        assert_eq!(passfile(1, "a:b\\c@/#%"), "*:1:*:*:a\\:b\\\\c@/#%\n");
-    }
 
     #[tokio::test]
     async fn of_a_line_of_standard_error_the_beginning_is_looked_at_and_all_is_read() {
