@@ -10,6 +10,8 @@ mod health;
 mod policies;
 mod upkeep;
 
+pub use self::cluster::ClusterSeen;
+
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,8 +24,8 @@ use tokio::runtime::{Builder, Runtime};
 use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
-use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::audit::{Audit, Beside, Closing, Opening, Outcome};
+use crate::command::{Commands, Further, Namespace, Settings as CommandSettings, Surroundings};
 use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
@@ -208,6 +210,7 @@ impl App {
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
         core.set_sources(config.sources.iter().cloned().map(source_of).collect());
         core.keep_schemas_in(home.join("schemas"));
+        core.keep_dumps_in(home.join("templates"));
         let audit = Audit::deferred(config.audit.clone());
         match audit.recover() {
             Ok(recovery) => recovery
@@ -276,6 +279,26 @@ impl App {
         self.on_own_account(SystemReason::KeyRotation, async |permit| self.core.rotate_keys(&permit).await).await
     }
 
+    /// Copies an exported template of the caller's to a file that is not there yet.
+    ///
+    /// # Errors
+    /// `template_not_found`, it is not whole, or the file cannot be written.
+    pub async fn save_exported(&self, name: &str, to: &Path) -> Result<(), Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.save_exported(&permit, &owner, name, to).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
+    }
+
+    /// Takes a file as an exported template of the caller's. Returns its name.
+    ///
+    /// # Errors
+    /// It is none, there is one of that name, or there is no room.
+    pub async fn add_exported(&self, from: &Path, name: Option<&str>) -> Result<String, Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.add_exported(&permit, &owner, from, name).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
+    }
+
     /// Does `work` under a permit of the program's own, audited like a request.
     async fn on_own_account<T>(
         &self,
@@ -303,6 +326,7 @@ impl App {
             decision: None,
             enforced: None,
             target: None,
+            beside: Beside::default(),
             outcome: match &outcome {
                 Ok(_) => Outcome::Ok,
                 Err(failure) => Outcome::Failed(failure),
@@ -317,7 +341,7 @@ impl App {
 
 /// Returns what runs commands of repositories: out of reach of everything of this program's own.
 fn commands(config: &Config) -> Commands {
-    let CommandsConfig { confinement, repositories, readable, writable, environment } = config.commands.clone();
+    let CommandsConfig { confinement, repositories, mut readable, writable, environment } = config.commands.clone();
     let mut hidden = vec![config.home.path().to_path_buf(), config.audit.dir.clone()];
     hidden.extend(config.policies.clone());
     hidden.extend(config.file.clone());
@@ -329,12 +353,24 @@ fn commands(config: &Config) -> Commands {
         Some(PasswordSource::File(path)) => Some(path.clone()),
         Some(PasswordSource::Command(_)) | None => None,
     }));
-    let urls = admin_urls.chain(config.sources.iter().map(|source| source.url.clone()));
+    let admin_urls: Vec<PostgresUrl> = admin_urls.collect();
+    // A sandbox's connection string names it, and it is no secret.
+    readable.extend(admin_urls.iter().filter_map(|url| url.endpoint.ca_file.clone()));
+    let commands = config.key_command.iter().chain(config.sources.iter().filter_map(|source| match &source.password {
+        Some(PasswordSource::Command(command)) => Some(command),
+        Some(PasswordSource::File(_)) | None => None,
+    }));
+    // What a command that prints a secret is told to read, as far as its arguments say.
+    hidden.extend(commands.flat_map(|command| command.iter().skip(1)).map(PathBuf::from).filter(|path| {
+        path.is_absolute() && path.parent().is_some_and(|parent| parent.parent().is_some()) && path.exists()
+    }));
+    let urls = admin_urls.into_iter().chain(config.sources.iter().map(|source| source.url.clone()));
     let passwords = urls.filter_map(|url| url.credentials.password.map(|password| password.expose().to_owned()));
     let secrets = passwords.collect();
     let told = Surroundings::of_process(&environment);
     let settings = CommandSettings {
         confinement,
+        namespace: Namespace::WhenAvailable,
         further: Further { readable, writable },
         repositories,
         hidden,

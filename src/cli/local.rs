@@ -1,53 +1,32 @@
-//! The managed cluster, by hand.
+//! The managed clusters, by hand.
 
 use std::process::ExitCode;
 
 use clap::ArgMatches;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::render::{self, Format, line, say};
 use super::{Said, complain};
-use crate::app::App;
-use crate::model::Failure;
+use crate::app::{App, ClusterSeen};
+
+/// The customary status of a service that does not run.
+const NOT_RUNNING: u8 = 3;
 
 /// Runs `local …`.
 pub(super) async fn run(matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
-    let outcome = match matches.subcommand_name() {
-        Some("init" | "start") => app.start_cluster(&Said).await.map(|at| tell(format, true, &at)),
-        Some("stop") => app.stop_cluster().await.map(|was_running| {
-            tell(format, false, if was_running { "stopped" } else { "was not running" });
-        }),
-        _ => return status(app, format).await,
+    let Some((name, of)) = matches.subcommand() else { return ExitCode::FAILURE };
+    let profile = of.get_one::<String>("profile").map(String::as_str);
+    let seen = match name {
+        "init" | "start" => app.start_clusters(profile, &Said::new()).await,
+        "stop" => app.stop_clusters(profile).await,
+        _ => app.clusters_seen(profile).await,
     };
-    finish(outcome, format)
-}
-
-async fn status(app: &App, format: Format) -> ExitCode {
-    match app.cluster_status().await {
-        Ok(Some(at)) => {
-            tell(format, true, &at);
-            ExitCode::SUCCESS
+    match seen {
+        Ok(seen) => {
+            tell(&seen, format);
+            let is_down = name == "status" && seen.iter().any(|cluster| !cluster.running);
+            if is_down { ExitCode::from(NOT_RUNNING) } else { ExitCode::SUCCESS }
         }
-        Ok(None) => {
-            tell(format, false, "not running");
-            // The customary status of a service that does not run.
-            ExitCode::from(3)
-        }
-        Err(failure) => complain(&failure, format),
-    }
-}
-
-/// Prints how the cluster stands now.
-fn tell(format: Format, running: bool, summary: &str) {
-    match format {
-        Format::Text => line(summary),
-        Format::Json => render::json(&json!({"ok": true, "running": running, "summary": summary}).to_string()),
-    }
-}
-
-fn finish(outcome: Result<(), Failure>, format: Format) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let status = complain(&failure, format);
             if let Some(detail) = &failure.audit {
@@ -55,5 +34,22 @@ fn finish(outcome: Result<(), Failure>, format: Format) -> ExitCode {
             }
             status
         }
+    }
+}
+
+/// Prints how the clusters stand now.
+fn tell(seen: &[ClusterSeen], format: Format) {
+    if format == Format::Json {
+        let clusters: Vec<Value> = seen
+            .iter()
+            .map(|one| json!({"profile": one.profile, "running": one.running, "summary": one.summary}))
+            .collect();
+        let running = seen.iter().all(|one| one.running);
+        render::json(&json!({"ok": true, "running": running, "clusters": clusters}).to_string());
+        return;
+    }
+    match seen {
+        [one] => line(&one.summary),
+        several => several.iter().for_each(|one| line(&format!("{}: {}", one.profile, one.summary))),
     }
 }

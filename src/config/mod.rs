@@ -8,6 +8,7 @@
 mod environment;
 mod file;
 pub mod keys;
+mod named;
 mod node;
 pub mod policies;
 mod read;
@@ -20,6 +21,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use environment::Environment;
+pub use named::variables_named;
 pub use state_dir::{StateDir, StateDirError};
 
 use crate::audit::AuditSettings;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::keys::PREFIX_DEFAULT;
 use super::read::{Faults, Found, shown};
 use super::{BinDirs, ProfileConfig, Source};
-use crate::engine::postgres::{Host, PostgresUrl, UrlError, UrlOrigin};
+use crate::engine::postgres::{Host, PARAMETERS_SUPPORTED, PostgresUrl, UrlError, UrlOrigin};
 use crate::model::limits::{TTL_MINUTES_DEFAULT, TTL_MINUTES_MAX_DEFAULT};
 use crate::model::{Secret, prefix_fault};
 
@@ -173,10 +173,17 @@ pub(super) fn name_fault(name: &str) -> Option<String> {
 /// Says what is wrong with a URL without showing a piece of it that may be a password's.
 pub(super) fn url_fault(fault: &UrlError) -> String {
     // An unescaped `?` or `&` makes a piece of the password look like a parameter's name.
-    if matches!(fault, UrlError::Parameter(_) | UrlError::Unknown | UrlError::Twice(_)) {
-        "has a parameter that is not supported or stands twice; is a special character not percent-encoded?".to_owned()
-    } else {
-        format!("cannot be used: {fault}")
+    let supported = || PARAMETERS_SUPPORTED.map(|name| format!("`{name}`")).join(", ");
+    match fault {
+        // One of a fixed list: no password shows through.
+        UrlError::Parameter(name) => {
+            format!("has the parameter `{name}`, which is not supported; remove it; supported are {}", supported())
+        }
+        UrlError::Unknown | UrlError::Twice(_) => format!(
+            "has a parameter that is not known or stands twice; is a special character not percent-encoded? supported are {}",
+            supported()
+        ),
+        other => format!("cannot be used: {other}"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Makes a sandbox that begins as a copy of another database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::arguments::Whole;
-use super::create_database::{Created, check_labels, check_ttl, lowered_ttl, summary, ttl_minutes};
+use super::create_database::{Created, lowered_ttl, summary};
+use super::new_sandbox::{self, check_labels, ttl_minutes};
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
-use crate::engine::postgres::{CloneOptions, CloneReport, Mask, MaskWith, TableName};
-use crate::model::{Code, Failure, Impact, ObligationKind, Requested, Secret};
+use crate::engine::postgres::{CloneOptions, CloneReport, DemandedMask, Mask, MaskWith, TableName};
+use crate::model::{Code, Failure, Impact, ObligationKind, Obligations, Requested, Secret};
 use crate::sandbox::{CloneAsked, CloneRequest, CreateRequest, Idempotency, SourceRef, bounds};
 
 /// How long a copy may take unless asked otherwise, and at most, in seconds.
@@ -108,10 +109,11 @@ pub(super) struct ClonedDatabase {
     schema_only: bool,
     source_size_bytes: Option<u64>,
     source_postgres_version: Option<String>,
-    excluded_source_extensions: Vec<String>,
+    /// Absent, with what follows, where an earlier call with the same key made it.
+    excluded_source_extensions: Option<Vec<String>>,
     /// What else of the source was left out.
-    left_out: Vec<String>,
-    /// What was found in the copy; absent where an earlier call with the same key made it.
+    left_out: Option<Vec<String>>,
+    /// What was found in the copy.
     verification: Option<Verification>,
 }
 
@@ -253,9 +255,18 @@ impl CloneDatabase {
                 idempotency: self.idempotency(&asked),
             },
             asked,
-            options: self.options()?,
+            options: CloneOptions { demanded: self.demanded(&grant.obligations)?, ..self.options()? },
             time: self.time()?,
         })
+    }
+
+    /// Returns what policies demand to be masked. Where no rows are copied nothing is there to be shown.
+    fn demanded(&self, obligations: &Obligations) -> Result<Vec<DemandedMask>, Failure> {
+        if self.schema_only.unwrap_or_default() {
+            return Ok(Vec::new());
+        }
+        let masks = obligations.masks.iter();
+        masks.map(|((relation, column), policies)| demanded_mask(relation, column, policies)).collect()
     }
 }
 
@@ -283,6 +294,23 @@ impl MaskInput {
     }
 }
 
+fn demanded_mask(relation: &str, column: &str, policies: &BTreeSet<String>) -> Result<DemandedMask, Failure> {
+    let policies: Vec<String> = policies.iter().cloned().collect();
+    match TableName::parse(relation) {
+        Some(table) => Ok(DemandedMask { table, column: column.to_owned(), policies }),
+        None => {
+            let shown: String = relation.chars().take(80).flat_map(char::escape_default).collect();
+            let text =
+                format!("policy `{}` demands `mask` of `{shown}`, which is no table's name", policies.join("`, `"));
+            let mut failure =
+                Failure::new(Code::ObligationUnmet, text).hint("an operator can let the policy name a `schema.table`");
+            failure.policy =
+                policies.into_iter().next().map(|policy| (policy, ObligationKind::Mask.as_str().to_owned()));
+            Err(failure)
+        }
+    }
+}
+
 fn table_name(argument: &str, text: &str) -> Result<TableName, Failure> {
     TableName::parse(text).ok_or_else(|| {
         let shown: String = text.chars().take(80).flat_map(char::escape_default).collect();
@@ -295,14 +323,8 @@ impl Admissible for CloneDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        let demands = effective.obligations();
-        let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
-        effective.label(&mut labels)?;
-        self.labels = Some(labels.into_iter().collect());
-        if let (Some(limit), Some(ttl)) = (&demands.max_ttl_minutes, self.ttl_minutes) {
-            check_ttl(ttl, limit)?;
-        }
-        Ok(Vec::new())
+        self.demanded(effective.obligations())?;
+        new_sandbox::apply(&mut self.labels, self.ttl_minutes, effective)
     }
 }
 
@@ -319,6 +341,7 @@ impl Operation for CloneDatabase {
             ObligationKind::MaxTtlMinutes,
             ObligationKind::MaxLiveSandboxes,
             ObligationKind::MaxDatabaseBytes,
+            ObligationKind::Mask,
             ObligationKind::RequireLabel,
             ObligationKind::AddLabel,
         ],
@@ -360,6 +383,7 @@ impl Operation for CloneDatabase {
             // Checked before: a call without a source does not come here.
             clone: self.asked().ok(),
             usage: true,
+            ..Asks::default()
         }
     }
 
@@ -376,19 +400,21 @@ impl Operation for CloneDatabase {
         let source = request.asked.shown();
         let cloned = call.core.copy_source(&permit, request, call.progress.clone(), call.cancel.clone()).await?;
         let created = Created::new(&permit, call, &cloned.created).await?;
-        let plan = cloned.job.plan().map_err(Failure::from)?;
         let replayed = cloned.created.replayed;
-        let mut warnings = plan.warnings.clone();
+        let plan = cloned.job.as_ref().map(|job| job.plan()).transpose().map_err(Failure::from)?;
+        let mut warnings = plan.map(|plan| plan.warnings.clone()).unwrap_or_default();
         warnings.extend(lowered_ttl(&permit, call, &cloned.created.sandbox, input.ttl_minutes)?);
-        let verification = cloned.job.report().map(Verification::from);
-        if let Some(found) = &verification {
+        let verification = cloned.job.as_ref().and_then(|job| job.report()).map(Verification::from);
+        if let (Some(found), Some(plan)) = (&verification, plan) {
             if found.tables != plan.tables {
                 warnings.push(format!(
                     "the source had {} tables when it was looked at, and the copy has {}",
                     plan.tables, found.tables
                 ));
             }
-            if !found.invalid_objects.is_empty() || !found.unpopulated_materialized_views.is_empty() {
+            // Without rows nothing is in a materialised view, as was asked.
+            let unpopulated = !found.unpopulated_materialized_views.is_empty() && input.schema_only != Some(true);
+            if !found.invalid_objects.is_empty() || unpopulated {
                 warnings
                     .push("some objects of the copy are not whole, as at the source: see `verification`".to_owned());
             }
@@ -397,10 +423,10 @@ impl Operation for CloneDatabase {
             created,
             source,
             schema_only: input.schema_only.unwrap_or_default(),
-            source_size_bytes: (!replayed).then_some(plan.source_bytes),
-            source_postgres_version: (!replayed).then(|| plan.source_version.clone()),
-            excluded_source_extensions: plan.excluded_extensions.clone(),
-            left_out: plan.left_out.clone(),
+            source_size_bytes: plan.map(|plan| plan.source_bytes),
+            source_postgres_version: plan.map(|plan| plan.source_version.clone()),
+            excluded_source_extensions: plan.map(|plan| plan.excluded_extensions.clone()),
+            left_out: plan.map(|plan| plan.left_out.clone()),
             verification,
         };
         let verb = if replayed { "found" } else { "cloned" };

@@ -10,6 +10,9 @@ use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
 use crate::model::{Failure, Impact, ObligationKind, counted};
 
+/// The most sources that are named.
+const SOURCES_SHOWN_MAX: usize = 50;
+
 /// Arguments of `list_profiles`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -119,6 +122,15 @@ impl Operation for ListProfiles {
                 "installed and used by no profile: Postgres {}; an operator can add a profile with `managedLocal` and \
                  `postgresVersion`",
                 unused.join(", ")
+            ));
+        }
+        let sources = call.core.source_names();
+        if !sources.is_empty() {
+            let shown: Vec<_> = sources.iter().take(SOURCES_SHOWN_MAX).map(|name| format!("`{name}`")).collect();
+            let more = if sources.len() > shown.len() { ", …" } else { "" };
+            hints.push(format!(
+                "configured sources for `clone_database`: {}{more}; `explain_policy` says which you may clone",
+                shown.join(", ")
             ));
         }
         Ok(Done::new(

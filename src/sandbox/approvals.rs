@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::core::require;
 use super::{Core, Profile};
 use crate::admission::Permit;
+use crate::engine::postgres::{PostgresUrl, UrlOrigin};
 use crate::model::{Code, Context, Failure, Impact, Principal, SandboxId, Secret, Timestamp};
 use crate::secret::Sealed;
 use crate::store::{GivenApproval, NewRequest, Noted, WaitingRequest};
@@ -64,12 +65,21 @@ pub struct Waiting {
     pub groups: Vec<String>,
     /// Groups that have.
     pub approved: Vec<String>,
+    /// Until when it can be made, where all of them have.
+    pub usable_until: Option<Timestamp>,
     /// Since when it waits.
     pub asked_at: Timestamp,
     /// Until when it waits.
     pub expires_at: Timestamp,
     /// Whether the caller may approve it.
     pub yours: bool,
+}
+
+impl Waiting {
+    /// Returns whether every group has approved, so that it can be made.
+    pub fn is_approved(&self) -> bool {
+        self.groups.iter().all(|group| self.approved.contains(group))
+    }
 }
 
 /// An approval that was given.
@@ -213,12 +223,16 @@ impl Core {
                 return Err(nothing_waits());
             }
         }
+        let others =
+            row.given.iter().filter(|given| request.approved.contains(&given.group) && !mine.contains(&given.group));
+        let until = others.map(|given| given.expires_at).chain([usable_until]).min();
         for group in mine {
             if !request.approved.contains(&group) {
                 request.approved.push(group);
             }
         }
         request.approved.sort_unstable();
+        request.usable_until = until.filter(|_| request.is_approved());
         Ok(Approval { request, usable_until })
     }
 
@@ -272,22 +286,26 @@ impl Core {
             return None;
         }
         let digest = hex(&row.digest);
-        let mut approved = Vec::new();
+        let (mut approved, mut until) = (Vec::new(), None);
         for given in &row.given {
             if self.open_approval(row, given, &digest, &opened.subject).await {
                 approved.push(given.group.clone());
+                until = until.into_iter().chain([given.expires_at]).min();
             }
         }
-        Some(Waiting {
+        let mut shown = Waiting {
             digest,
             profile: profile.name().to_owned(),
             what: opened.what,
             groups: opened.groups,
             approved,
+            usable_until: None,
             asked_at: row.asked_at,
             expires_at: row.expires_at,
             yours: in_group && !own,
-        })
+        };
+        shown.usable_until = until.filter(|_| shown.is_approved());
+        Some(shown)
     }
 
     /// Returns whether an approval counts for a request: sealed by us, of this request, by another, and not over.
@@ -359,6 +377,8 @@ impl Core {
             "profile": context.server.as_ref().map(|server| &server.profile),
             "sandbox": context.sandbox.as_ref().map(|sandbox| sandbox.id.to_string()),
             "source": source,
+            // One that the repository records stands in no argument, and may change meanwhile.
+            "command": context.requested.command,
             "arguments": sorted(&Value::Object(given)),
         });
         self.inner().keys.keyed_digest(sorted(&whole).to_string().as_bytes()).to_vec()
@@ -396,6 +416,7 @@ fn shown_request(asked: &Asked<'_>) -> Value {
         "databaseId": context.sandbox.as_ref().map(|sandbox| sandbox.id.to_string()),
         "databaseName": context.sandbox.as_ref().map(|sandbox| &sandbox.name),
         "source": source,
+        "command": (!context.requested.command.is_empty()).then(|| shown_value(&json!(context.requested.command), 0)),
         "arguments": arguments,
     });
     if let Some(fields) = what.as_object_mut() {
@@ -426,15 +447,13 @@ fn shown_value(value: &Value, depth: usize) -> Value {
     }
 }
 
-/// Cuts what stands between a URL's scheme and its host, up to the last `@`, and everything behind its path.
+/// Returns a database's URL as it is connected to, without its password; of one that is not read, its scheme alone.
 fn without_password(text: &str) -> String {
     let scheme = ["postgres://", "postgresql://"]
         .into_iter()
         .find(|scheme| text.trim_start().get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
     let Some(scheme) = scheme else { return text.to_owned() };
-    let rest = text.trim_start().get(scheme.len()..).unwrap_or_default();
-    let host = rest.rfind('@').and_then(|at| rest.get(at + 1..)).unwrap_or(rest);
-    format!("{scheme}…@{}", host.split(['?', '#']).next().unwrap_or_default())
+    PostgresUrl::parse(text, UrlOrigin::Caller).map_or_else(|_| format!("{scheme}…"), |url| url.redacted())
 }
 
 /// Returns a value with the keys of its objects in order, whatever order they came in.
@@ -468,10 +487,12 @@ mod tests {
     #[test]
     fn a_url_is_shown_without_its_password() {
         for (url, shown) in [
-            ("postgresql://ana:pw@db.internal:5432/app", "postgresql://…@db.internal:5432/app"),
-            ("POSTGRES://ana:p%40w@h/app?password=x&sslmode=require", "postgres://…@h/app"),
-            (" postgres://a:b@c@h/d", "postgres://…@h/d"),
-            ("postgres://h/d?user=a&password=b", "postgres://…@h/d"),
+            ("postgresql://ana:pw@db.internal:5432/app", "postgresql://ana@db.internal:5432/app"),
+            ("postgres://h/d?user=a&password=b", "postgresql://a@h:5432/d"),
+            ("postgresql://u@h:55/d?password=my@SECRET", "postgresql://u@h:55/d"),
+            ("postgresql://u@h:55/d?application_name=x@harmless:5432/other", "postgresql://u@h:55/d"),
+            ("POSTGRES://ana:p%40w@h/app?password=x&sslmode=require", "postgres://…"),
+            (" postgres://a:b@c@h/d", "postgres://…"),
             ("select 'postgres://'", "select 'postgres://'"),
         ] {
             assert_eq!(without_password(url), shown, "{url}");

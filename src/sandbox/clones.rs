@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::core::require;
-use super::create::{Beginning, check_offered};
+use super::create::{Beginning, CREATE_DEADLINE, check_offered};
 use super::sources::SourceSettings;
 use super::{CloneAsked, Core, CreateRequest, Created, Profile, quota_limits};
 use crate::admission::{Grant, Permit};
 use crate::engine::Contents;
 use crate::engine::postgres::{CloneJob, CloneOptions};
-use crate::model::{Code, Failure, Impact, Origin, Progress, Scope, Secret, Usage};
+use crate::model::{Code, Failure, Impact, Origin, Progress, Scope, Secret, Usage, fault};
 
 /// A copy as it is asked for.
 #[derive(Clone, Debug)]
@@ -34,8 +35,8 @@ pub struct CloneRequest {
 pub struct Cloned {
     /// The sandbox.
     pub created: Created,
-    /// What was found out about the source, and what came of the copy; nothing of either where an earlier call made it.
-    pub job: Arc<CloneJob>,
+    /// What was found out about the source, and what came of the copy; `None` where an earlier call made it.
+    pub job: Option<Arc<CloneJob>>,
 }
 
 impl Core {
@@ -68,9 +69,17 @@ impl Core {
             let beginning = Beginning { contents: Contents::Empty, origin: Origin::Clone, source: None };
             let rehearsed = core.reservation(&profile, &grant, &checked, &beginning, [&nothing, &nothing])?;
             // Nobody is asked for what a full quota would refuse.
-            grant.course.refusing(profile.store.rehearse(&rehearsed).await.map_err(Failure::from))?;
+            let earlier = grant.course.refusing(profile.store.rehearse(&rehearsed).await.map_err(Failure::from))?;
+            // What an earlier call made is there whatever became of its source.
+            if let Some(id) = earlier {
+                let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + time;
+                if let Some(sandbox) = core.replayed(&profile, id, &grant, &cancel, deadline).await? {
+                    return Ok(Cloned { created: Created { sandbox, replayed: true }, job: None });
+                }
+            }
             options.bytes_max = core.bytes_left(&profile, &grant).await?;
             grant.course.acts();
+            options.guarded = core.guarded_from(&asked.source, &source).await?;
             let mut url = source.url.clone();
             if let Some(password) = &source.password {
                 url.credentials.password = Some(password.read().await?);
@@ -79,8 +88,7 @@ impl Core {
                 super::SourceRef::Name(name) => format!("source `{name}`"),
                 super::SourceRef::Url(_) => format!("`{}`", url.redacted()),
             };
-            let steps = Arc::new(Steps::new(progress));
-            let within: Arc<dyn Progress> = Arc::new(Within(Arc::clone(&steps)));
+            let (steps, within) = parted(progress);
             within.report(0, PARTS, "looking at the source");
             let job = Arc::new(CloneJob::new(url, shown, options, time, cancel.clone(), within));
             profile.engine.examine_source(&job).await.map_err(Failure::from)?;
@@ -90,6 +98,7 @@ impl Core {
             let beginning =
                 Beginning { contents: Contents::Clone(Arc::clone(&job)), origin: Origin::Clone, source: None };
             let created = core.create_checked(&profile, &grant, &checked, &beginning, &*steps, &cancel).await?;
+            let job = (!created.replayed).then_some(job);
             Ok(Cloned { created, job })
         })
         .await
@@ -104,6 +113,12 @@ impl Core {
         self.permitted_source(&request.asked, &profile)?;
         let mut warnings = self.foresee_create(grant, request.create).await?;
         warnings.push("the source was not asked: whether it can be reached and copied is not known".to_owned());
+        if !profile.engine.managed() {
+            let name = profile.name();
+            warnings.push(format!(
+                "the disk of profile `{name}`'s server cannot be seen from here: whether a copy fits on it is not known"
+            ));
+        }
         Ok(warnings)
     }
 
@@ -141,6 +156,13 @@ impl Core {
 
 /// Into how many parts each step is divided for news.
 const PARTS: u32 = 1_000;
+
+/// Returns who tells of steps, and who tells of what goes on within one.
+pub(super) fn parted(progress: Arc<dyn Progress>) -> (Arc<dyn Progress>, Arc<dyn Progress>) {
+    let steps = Arc::new(Steps::new(progress));
+    let within = Arc::new(Within(Arc::clone(&steps)));
+    (steps, within)
+}
 
 /// Tells of steps in parts, so that news from within a step stand between those of its neighbours.
 struct Steps {

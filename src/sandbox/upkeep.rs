@@ -17,7 +17,7 @@ use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::twins::Twins;
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
-use crate::engine::Found;
+use crate::engine::{Found, Standing};
 use crate::model::{
     Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, SandboxKind, Timestamp, Transport, fault,
 };
@@ -96,8 +96,14 @@ impl Core {
     async fn tend(self, profile: Arc<Profile>, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) {
         let stopping = &self.inner().stopping;
         let mut round = 0u32;
+        let mut is_first = true;
         loop {
-            if !profile.managed() || profile.is_open().await {
+            // A managed server that others started is looked after as well, but not before the first calls.
+            let is_there = !profile.managed()
+                || profile.is_open().await
+                || !is_first && matches!(profile.standing().await, Ok(Standing::Runs));
+            is_first = false;
+            if is_there {
                 if let Err(failure) = self.upkeep(&profile, &authority, &audit, round).await {
                     tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "upkeep failed");
                 }

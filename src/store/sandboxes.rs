@@ -187,19 +187,20 @@ impl Store {
     ///
     /// # Errors
     /// Fails as the reservation would.
-    pub async fn rehearse(&self, new: &Reservation) -> Result<(), ReserveError> {
+    pub async fn rehearse(&self, new: &Reservation) -> Result<Option<SandboxId>, ReserveError> {
         let mut session = self.session("rehearse").await?;
         // Rolled back when dropped.
         let transaction = session.transaction().await.map_err(self.typed("rehearse a reservation"))?;
-        if self.replay(&transaction, new).await?.is_some() {
-            return Ok(());
+        if let Some(earlier) = self.replay(&transaction, new).await? {
+            return Ok(Some(earlier));
         }
         let buckets = [Scope::Principal, Scope::Group].map(|scope| Bucket {
             owner: &new.owner,
             group: new.group_owner.as_deref(),
             scope,
         });
-        self.check_quotas(&transaction, &buckets, &new.limits).await
+        self.check_quotas(&transaction, &buckets, &new.limits).await?;
+        Ok(None)
     }
 
     /// Says what [`reserve`](Self::reserve) would say on a server that holds nothing, without one.

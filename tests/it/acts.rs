@@ -238,6 +238,14 @@ fn what_a_killed_command_left_half_made_is_taken_back_by_the_next_command() {
     assert!(told.contains("metadata and server agree"), "{told}");
     let log = String::from_utf8(home.run(&["audit", "tail", "-n", "1000"]).stdout).unwrap();
     assert!(log.contains("system:recovery"), "recovery is audited like any request: {log}");
+
+    // A server that nobody has called yet.
+    killed("e");
+    let idle = Stdio::start_with(&home, &[("PGSANDBOX_TEST_INTERVAL_MS", "200")], Pipe::null());
+    let undone = "select id from pgsandbox.sandboxes where state in ('creating', 'deleting')";
+    wait(NOTICED, || query(&home, undone).is_empty());
+    assert_eq!(check_tracked(&home).len(), 1, "an idle server left what a killed command had half made");
+    assert!(idle.finish().success());
     let verified = home.run(&["audit", "verify"]);
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }

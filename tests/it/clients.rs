@@ -109,6 +109,40 @@ fn every_client_is_set_up_once_and_taken_back_to_the_byte() {
 }
 
 #[test]
+fn in_the_home_directory_both_scopes_are_one_file() {
+    let desk = Desk::new();
+    let at_home = |words: &[&str]| {
+        let output = desk.command(&[words, &["--format", "json"]].concat()).current_dir(desk.dir.path()).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stdout));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let before = desk.all();
+    at_home(&["setup", "codex", "cursor"]);
+    let stands = at_home(&["setup"]);
+    let files: Vec<_> = stands["clients"].as_array().unwrap().iter().map(|c| (&c["client"], &c["file"])).collect();
+    assert!((1..files.len()).all(|at| !files[..at].contains(&files[at])), "{stands:#}");
+    let gone = at_home(&["uninstall"]);
+    let removed = gone["changes"].as_array().unwrap().iter().filter(|change| change["action"] == "removed").count();
+    assert_eq!((removed, desk.all()), (2, before), "{gone:#}");
+}
+
+#[test]
+fn variables_that_the_configuration_names_are_told() {
+    let desk = Desk::new();
+    let source = json!({"name": "shop", "url": "postgresql://reader@h/shop", "passwordFromEnv": "SHOP_PW"});
+    desk.write(
+        "config.json",
+        &json!({"profiles": [{"name": "a", "managedLocal": true}], "sources": [source]}).to_string(),
+    );
+    fs::set_permissions(desk.file("config.json"), fs::Permissions::from_mode(0o600)).unwrap();
+    let mut command = desk.command(&["setup", "cursor", "--format", "json"]);
+    let output = command.env("PGSANDBOX_CONFIG", desk.file("config.json")).env("SHOP_PW", "hunter2").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("reads `SHOP_PW`") && !said.contains("hunter2"), "{said}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named_with_the_place_and_none_is_written() {
     let desk = Desk::new();
     desk.write(".cursor/mcp.json", "{\n  \"mcpServers\": {\"a\": hunter2}\n}\n");
@@ -144,6 +178,33 @@ fn a_link_stays_a_link_and_what_it_leads_to_keeps_its_mode() {
     assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);
     desk.told(&["uninstall", "cursor"]);
     assert_eq!(fs::read_to_string(&target).unwrap(), "{}");
+}
+
+#[test]
+fn a_projects_link_out_of_it_is_not_followed() {
+    let desk = Desk::new();
+    desk.write("elsewhere.json", "{}");
+    fs::create_dir(desk.file("project/.cursor")).unwrap();
+    symlink(desk.file("elsewhere.json"), desk.file("project/.cursor/mcp.json")).unwrap();
+    let why = desk.refused(&["setup", "cursor", "--scope", "project"]);
+    assert!(why.contains("a link out of the project"), "{why}");
+    assert_eq!(fs::read_to_string(desk.file("elsewhere.json")).unwrap(), "{}");
+}
+
+#[test]
+fn what_was_set_up_under_another_name_is_taken_back_as_well() {
+    let desk = Desk::new();
+    desk.write(".cursor/mcp.json", "{\"mcpServers\": {}}");
+    let before = desk.all();
+    desk.told(&["setup", "cursor", "--name", "second"]);
+    desk.told(&["setup", "cursor"]);
+    let text = fs::read_to_string(desk.file(".cursor/mcp.json")).unwrap();
+    desk.write(".cursor/mcp.json", &text.replace("\"mcp\"", "\"mcp\", \"--toolsets\", \"all\""));
+    let gone = desk.told(&["uninstall"]);
+    let changes = gone["changes"].as_array().unwrap();
+    assert_eq!(changes.iter().filter(|change| change["action"] == "removed").count(), 2, "{gone:#}");
+    assert!(changes.iter().any(|change| change["removedWithIt"] == json!(["further arguments"])), "{gone:#}");
+    assert_eq!(desk.all(), before);
 }
 
 #[test]
@@ -190,6 +251,7 @@ fn uninstalling_deletes_no_database_and_says_how_to() {
     assert!(why.contains("deletes no database") && why.contains("delete-database --wait"), "{why}");
     desk.write("project/.mcp.json", r#"{"mcpServers": {"pgsandbox": {"command": "npx"}}}"#);
     let before = desk.all();
+    assert!(desk.refused(&["setup", "claude-code"]).contains("starts another program"));
     assert!(desk.refused(&["uninstall", "claude-code"]).contains("starts another program"));
     let all = desk.told(&["uninstall"]);
     assert!(all["notes"].to_string().contains("starts another program"), "{all:#}");

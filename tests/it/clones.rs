@@ -2,12 +2,19 @@
 //!
 //! The source is a server of its own where what it noticed is looked at; elsewhere it is a database beside the sandboxes'.
 
+mod approved;
 mod code;
+mod demanded;
+mod encrypted;
+mod guarded;
 mod hostile;
+mod known;
+mod limited;
 mod masked;
 mod refused;
 mod stopped;
 mod whole;
+mod withheld;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +23,7 @@ use std::process::{Command, Stdio as Pipe};
 use serde_json::{Value, json};
 
 use crate::harness::{self, Cluster, block_on};
+use crate::policies::guest::Guest;
 use crate::program::{Cli, Home, Transport};
 
 /// The role that reads sources. Its password has what a URL or a password file could stumble over.
@@ -64,7 +72,7 @@ impl Setup {
         Self::by(target, &target.superuser_url(), prefix, sources)
     }
 
-    /// The same under a given admin.
+    /// The same by another admin.
     pub(crate) fn by(
         target: &'static Cluster,
         admin_url: &str,
@@ -98,7 +106,22 @@ impl Setup {
 
     /// The same with settings of the `clone-source` policy.
     pub(crate) fn under(self, settings: &str) -> Self {
-        let text = crate::obligations::policies_with("clone-source", &format!("settings = {settings}\n"));
+        self.policies(&crate::obligations::policies_with("clone-source", &format!("settings = {settings}\n")))
+    }
+
+    /// The same with settings of one of the bundled policies.
+    pub(crate) fn with_policy(self, name: &str, settings: &str) -> Self {
+        self.policies(&crate::obligations::policies_with(name, &format!("settings = {settings}\n")))
+    }
+
+    /// The same with a policy beside the bundled ones.
+    pub(crate) fn beside(self, guest: &Guest) -> Self {
+        fs::write(self.home.path().join("guest.wasm"), guest.component()).unwrap();
+        let entry = format!("[[policy]]\nname = \"{}\"\nsource = \"./guest.wasm\"\n", guest.name);
+        self.policies(&format!("{}{entry}", crate::obligations::policies_with("clone-source", "")))
+    }
+
+    fn policies(self, text: &str) -> Self {
         let file = self.home.path().join("policies.toml");
         fs::write(&file, text).unwrap();
         let path = self.home.path().join("config.json");

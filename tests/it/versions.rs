@@ -101,6 +101,31 @@ fn clusters_of_two_majors_run_side_by_side_and_calls_move_between_them() {
     let listed = ok(&mut it, "list_databases", &json!({"postgresVersion": "*"}));
     assert_eq!(listed["databases"].as_array().unwrap().len(), 2, "{listed:#}");
     assert!(it.finish().success());
+    the_operator_stops_one_or_all(&home);
+}
+
+fn the_operator_stops_one_or_all(home: &Home) {
+    let local = |words: &[&str]| {
+        let output = home.run(&[&["local"], words, &["--format", "json"]].concat());
+        (output.status.code(), serde_json::from_slice::<Value>(&output.stdout).unwrap())
+    };
+    let running = |told: &Value| -> Vec<(String, bool)> {
+        let clusters = told["clusters"].as_array().unwrap().iter();
+        clusters.map(|one| (one["profile"].as_str().unwrap().to_owned(), one["running"].as_bool().unwrap())).collect()
+    };
+    let both = |own: bool, later: bool| vec![("own".to_owned(), own), ("later".to_owned(), later)];
+    let (status, told) = local(&["status"]);
+    assert_eq!((status, running(&told)), (Some(0), both(true, true)), "{told:#}");
+    let (status, told) = local(&["stop", "--profile", "later"]);
+    assert_eq!((status, running(&told)), (Some(0), vec![("later".to_owned(), false)]), "{told:#}");
+    let (status, told) = local(&["status"]);
+    assert_eq!((status, running(&told)), (Some(3), both(true, false)), "{told:#}");
+    let (status, told) = local(&["start"]);
+    assert_eq!((status, running(&told)), (Some(0), both(true, true)), "{told:#}");
+    let (status, told) = local(&["stop"]);
+    assert_eq!((status, running(&told)), (Some(0), both(false, false)), "{told:#}");
+    let (status, told) = local(&["stop", "--profile", "nonsense"]);
+    assert_eq!((status, &told["errors"][0]["allowed"]), (Some(1), &json!(["own", "later"])), "{told:#}");
 }
 
 #[test]

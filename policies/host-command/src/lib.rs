@@ -111,7 +111,7 @@ impl HostCommand {
     /// The arguments are not repeated: they may hold secrets, and the audit has the request.
     fn refusal(&self, operation: &str, command: &[String]) -> Decision {
         let allowed = if self.allow.is_empty() {
-            "no command may run on this host".to_owned()
+            "no command may run on this host unless the policy's setting `allow` names it".to_owned()
         } else {
             let shown: Vec<_> = self.allow.iter().take(8).map(|argv| format!("`{}`", argv.shown())).collect();
             format!("allowed are {}", shown.join(", "))
@@ -119,10 +119,14 @@ impl HostCommand {
         let (message, audit) = match command.first() {
             Some(program) => {
                 let program = program.chars().filter(|c| !c.is_control()).take(80).collect::<String>();
-                let count = command.len() - 1;
+                let with = match command.len() - 1 {
+                    0 => "without arguments".to_owned(),
+                    1 => "with this one argument".to_owned(),
+                    count => format!("with these {count} arguments"),
+                };
                 (
-                    format!("`{operation}` may not run `{program}` with these {count} arguments; {allowed}"),
-                    format!("command `{program}` with {count} arguments refused"),
+                    format!("`{operation}` may not run `{program}` {with}; {allowed}"),
+                    format!("command `{program}` {with} refused"),
                 )
             }
             None => (

@@ -87,6 +87,14 @@ pub(super) fn place(text: &str, offset: usize) -> (usize, usize) {
 /// Arguments by which some client reaches a server otherwise than by starting a program.
 pub(super) const REACHED_BY: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 
+/// What is said of arguments that somebody added to ours.
+pub(super) const FURTHER_ARGUMENTS: &str = "further arguments";
+
+/// Returns whether a variable is one that setting up writes.
+pub(super) fn is_written(variable: &str) -> bool {
+    ["PGSANDBOX_HOME", "PGSANDBOX_CONFIG"].contains(&variable)
+}
+
 /// What is said of an entry that is reached over a network.
 pub(super) fn reached_by(name: &str, by: &str) -> String {
     format!("the entry `{name}` has a `{by}`, and is another server's; remove or rename it, or say `--name`")
@@ -95,6 +103,11 @@ pub(super) fn reached_by(name: &str, by: &str) -> String {
 /// What is said of an entry that starts another program.
 pub(super) fn starts_another(name: &str) -> String {
     format!("the entry `{name}` starts another program than this one; remove it by hand if it is to go")
+}
+
+/// What is said where a server is to be put and another is.
+pub(super) fn is_anothers(name: &str) -> String {
+    format!("the entry `{name}` starts another program than this one; remove or rename it, or say `--name`")
 }
 
 /// Returns whether a command is this program's, wherever it is installed.

@@ -41,6 +41,24 @@ pub(super) fn read(path: &Path) -> io::Result<Source> {
     Ok(Source { path, bytes: Some(bytes) })
 }
 
+/// Returns whether two paths mean one file, which need not be there.
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+        (folder.unwrap_or_else(|| path.parent().unwrap_or(path).to_path_buf()), path.file_name().map(ToOwned::to_owned))
+    };
+    one == other || place(one) == place(other)
+}
+
+/// Returns whether a file is, or would be, somewhere below a directory.
+pub(super) fn is_below(path: &Path, directory: &Path) -> bool {
+    let real = |path: &Path| path.ancestors().find_map(|folder| folder.canonicalize().ok());
+    match (real(path), directory.canonicalize()) {
+        (Some(path), Ok(directory)) => path.starts_with(directory),
+        _ => false,
+    }
+}
+
 /// Follows links to the file that they mean, which need not be there.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_path_buf();

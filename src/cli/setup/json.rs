@@ -7,7 +7,10 @@ use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use serde_json::{Value, json};
 
-use super::change::{At, Change, Changed, Fault, Made, REACHED_BY, is_ours, reached_by, starts_another};
+use super::change::{
+    At, Change, Changed, FURTHER_ARGUMENTS, Fault, Made, REACHED_BY, is_anothers, is_ours, is_written, reached_by,
+    starts_another,
+};
 use super::entry::Entry;
 
 /// What some editors write before their text.
@@ -25,7 +28,7 @@ pub(super) fn change(text: &str, with_comments: bool, at: At<'_>, change: Change
         None => ("", text),
     };
     let options = options(with_comments);
-    check(body, &options, at)?;
+    check(body, &options, at, matches!(change, Change::Put(_)))?;
     let parsed = CstRootNode::parse(body, &options);
     let root = parsed.map_err(|error| Fault::new(body, error.range().start, error.kind().to_string()))?;
     if root.to_string() != body {
@@ -57,7 +60,7 @@ fn options(with_comments: bool) -> ParseOptions {
 }
 
 /// Finds fault with the text where the change would go.
-fn check(text: &str, options: &ParseOptions, at: At<'_>) -> Result<(), Fault> {
+fn check(text: &str, options: &ParseOptions, at: At<'_>, puts: bool) -> Result<(), Fault> {
     let parsed = parse_to_ast(text, &CollectOptions::default(), options);
     let parsed = parsed.map_err(|error| Fault::new(text, error.range().start, error.kind().to_string()))?;
     let Some(root) = &parsed.value else { return Ok(()) };
@@ -74,6 +77,10 @@ fn check(text: &str, options: &ParseOptions, at: At<'_>) -> Result<(), Fault> {
         let Some(value) = member(text, entry, field)? else { continue };
         if REACHED_BY.contains(&field) {
             return Err(Fault::new(text, value.range().start, reached_by(at.name, field)));
+        }
+        let starts = if let Ast::StringLit(command) = value { Some(&*command.value) } else { None };
+        if field == "command" && puts && !starts.is_some_and(is_ours) {
+            return Err(Fault::new(text, value.range().start, is_anothers(at.name)));
         }
         if field == "env" {
             object(value, "`env`")?;
@@ -182,7 +189,9 @@ fn remove(root: &CstRootNode, at: At<'_>, made: Made) -> Result<Changed, Fault> 
     if !command.is_some_and(|command| is_ours(&command)) {
         return Err(Fault { at: None, what: starts_another(at.name) });
     }
-    let others = others_of(&entry, |name| name.starts_with("PGSANDBOX_"));
+    let mut others = others_of(&entry, is_written);
+    let args = entry.array_value("args").map(|args| args.elements().len()).unwrap_or_default();
+    others.extend((args > 1).then(|| FURTHER_ARGUMENTS.to_owned()));
     drop(entry);
     servers.get(at.name).into_iter().for_each(|property| property.remove());
     // What is left of an object that was made for the server goes too, unless somebody has written into it.

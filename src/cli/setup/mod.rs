@@ -15,10 +15,12 @@ mod toml;
 #[cfg(test)]
 mod tests;
 
+use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::builder::PossibleValuesParser;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json as object};
 
@@ -28,7 +30,7 @@ pub(super) use self::entry::Entry;
 use self::file::Source;
 use self::record::Record;
 use super::render::{self, Format, line, say};
-use crate::config::{Environment, load, state_dir};
+use crate::config::{Environment, load, state_dir, variables_named};
 use crate::model::{Code, Failure};
 
 /// Returns the grammar of `setup`.
@@ -80,6 +82,7 @@ fn common(command: Command) -> Command {
 }
 
 /// What is asked for.
+#[derive(Clone)]
 struct Asked {
     clients: Vec<&'static Client>,
     scope: Option<Scope>,
@@ -130,39 +133,53 @@ pub(super) fn uninstall(matches: &ArgMatches, format: Format) -> ExitCode {
         return complain(&[purge()], format);
     }
     let record = home().map(|home| Record::read(&home)).unwrap_or_default();
-    let name = asked.name.clone();
-    let change = |file: &std::path::Path, _: &Client| Change::Remove(record.made(file, &name));
     let all = asked.clients.is_empty();
     let asked = if all { Asked { clients: CLIENTS.iter().collect(), ..asked } } else { asked };
-    let planned = plans(&asked, change, &Entry::of_this_process());
-    let mut notes = Vec::new();
-    let planned = if all {
-        // What nobody named and cannot be changed is told, and holds up nothing.
-        let (sound, faulty): (Vec<_>, Vec<_>) = planned.into_iter().partition(Result::is_ok);
-        notes.extend(faulty.into_iter().filter_map(Result::err).map(|failure| failure.message));
-        sound.into_iter().filter_map(Result::ok).collect()
-    } else {
-        match sound(planned) {
-            Ok(planned) => planned,
+    let is_named = matches.value_source("name") == Some(ValueSource::CommandLine);
+    // Under whatever name they were set up.
+    let others = record.servers().into_iter().filter(|name| !is_named && *name != asked.name);
+    let (mut notes, mut removed) = (Vec::new(), Vec::new());
+    for name in iter::once(asked.name.clone()).chain(others) {
+        let is_first = name == asked.name;
+        match take_back(&Asked { name, ..asked.clone() }, &record, all) {
+            Ok((planned, more)) => {
+                // What was set up under one name is not missed under the others.
+                removed.extend(planned.into_iter().filter(|one| is_first || !one.difference.is_empty()));
+                notes.extend(more);
+            }
             Err(failures) => return complain(&failures, format),
         }
-    };
+    }
     if let Some(home) = home().filter(|home| home.exists()) {
-        notes.push(format!("left: the state directory `{}`, with its cluster and sandboxes", home.display()));
+        notes.push(format!("left: the state directory `{}`, with whatever is in it", home.display()));
     }
     notes.push("left: sandboxes on other servers; `pgsandbox list-databases` names them".to_owned());
-    let written = if asked.is_dry { Ok(Vec::new()) } else { write(&asked, &planned, false) };
-    match written {
-        Ok(more) => report(&asked, &planned, false, [notes, more].concat(), format),
-        Err(failure) => complain(&[failure], format),
+    report(&asked, &removed, false, notes, format)
+}
+
+/// Takes back what was set up under one name. Returns what became of each file, and what there is to say.
+fn take_back(asked: &Asked, record: &Record, all: bool) -> Result<(Vec<Planned>, Vec<String>), Vec<Failure>> {
+    let change = |file: &std::path::Path, _: &Client| Change::Remove(record.made(file, &asked.name));
+    let planned = plans(asked, change, &Entry::of_this_process());
+    let (planned, mut notes) = if all {
+        // What nobody named and cannot be changed is told, and holds up nothing.
+        let (sound, faulty): (Vec<_>, Vec<_>) = planned.into_iter().partition(Result::is_ok);
+        let notes = faulty.into_iter().filter_map(Result::err).map(|failure| failure.message).collect();
+        (sound.into_iter().filter_map(Result::ok).collect(), notes)
+    } else {
+        (sound(planned)?, Vec::new())
+    };
+    if !asked.is_dry {
+        notes.extend(write(asked, &planned, false).map_err(|failure| vec![failure])?);
     }
+    Ok((planned, notes))
 }
 
 fn purge() -> Failure {
     let home = home().map_or_else(|| "the state directory".to_owned(), |home| format!("`{}`", home.display()));
     Failure::new(Code::InvalidArguments, "`uninstall` deletes no database and no state directory").hint(format!(
         "delete each sandbox that `pgsandbox list-databases` shows with `pgsandbox delete-database --wait`, stop the managed \
-         cluster with `pgsandbox local stop`, then remove {home} by hand"
+         clusters with `pgsandbox local stop`, then remove {home} by hand"
     ))
 }
 
@@ -217,8 +234,18 @@ fn plans<'a>(
             }
             None => vec![client.scope()],
         };
+        let first = planned.len();
         for scope in scopes {
-            planned.push(plan(asked, client, scope, &change, entry));
+            let one = plan(asked, client, scope, &change, entry);
+            // In the home directory both scopes are one file.
+            let is_known = |known: &Result<Planned, Failure>| match (known, &one) {
+                (Ok(known), Ok(one)) => file::is_same(&known.source.path, &one.source.path),
+                (Err(known), Err(one)) => known.message == one.message,
+                _ => false,
+            };
+            if !planned.iter().skip(first).any(is_known) {
+                planned.push(one);
+            }
         }
     }
     planned
@@ -236,6 +263,10 @@ fn plan<'a>(
             .hint(instead)
     })?;
     let source = file::read(&file).map_err(|error| unusable(&file, &error.to_string()))?;
+    if scope == Scope::Project && !file::is_below(&source.path, &asked.around.project) {
+        let text = format!("is a link out of the project, to `{}`", source.path.display());
+        return Err(unusable(&file, &text));
+    }
     let old = match &source.bytes {
         None => None,
         Some(bytes) => Some(String::from_utf8(bytes.clone()).map_err(|error| {
@@ -329,10 +360,13 @@ fn notes() -> Vec<String> {
             )
         })
         .collect();
-    if let Err(error) = load(&environment) {
-        notes.extend(
+    match load(&environment) {
+        Ok(config) => notes.extend(config.file.iter().flat_map(|file| variables_named(file)).map(|name| {
+            format!("the configuration reads `{name}` from the environment, which was not written: clients have to pass it on")
+        })),
+        Err(error) => notes.extend(
             error.faults.iter().map(|fault| format!("the program would not start as it is set up here: {fault}")),
-        );
+        ),
     }
     notes
 }
@@ -399,10 +433,16 @@ fn report(asked: &Asked, planned: &[Planned], puts: bool, notes: Vec<String>, fo
 /// Shows how each client stands.
 fn status(asked: &Asked, format: Format) -> ExitCode {
     let entry = Entry::of_this_process();
-    let mut seen = Vec::new();
+    let mut seen: Vec<(&Client, Scope, PathBuf, String)> = Vec::new();
     for client in &CLIENTS {
         for scope in Scope::ALL.into_iter().filter(|scope| asked.scope.is_none_or(|of| of == *scope)) {
             let Ok(file) = client.file(scope, &asked.around) else { continue };
+            let is_same = |(of, _, known, _): &(&Client, Scope, PathBuf, String)| {
+                of.name == client.name && file::is_same(known, &file)
+            };
+            if seen.iter().any(is_same) {
+                continue;
+            }
             let stands = match plan(asked, client, scope, &|_, _| Change::Put(&entry), &entry) {
                 Err(failure) => failure.message,
                 Ok(one) if one.difference.is_empty() => "set up".to_owned(),

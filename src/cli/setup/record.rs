@@ -2,6 +2,7 @@
 //!
 //! The record is a file in the state directory. Without it, or with one that cannot be read, only entries are taken back.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,11 @@ impl Record {
         Self { lines: serde_json::from_slice(&bytes).unwrap_or_default() }
     }
 
+    /// Returns the names under which clients were set up.
+    pub(super) fn servers(&self) -> BTreeSet<String> {
+        self.lines.iter().map(|line| line.server.clone()).collect()
+    }
+
     /// Returns what was made in a file for a server.
     pub(super) fn made(&self, file: &Path, server: &str) -> Made {
         let line = self.lines.iter().find(|line| line.file == file && line.server == server);
@@ -44,8 +50,7 @@ impl Record {
         self.lines.retain(|line| line.file != file || line.server != server);
         let line =
             |made: Made| Line { file: file.to_owned(), server: server.to_owned(), made: made.as_str().to_owned() };
-        // An entry alone is what is taken back anyway.
-        self.lines.extend(made.filter(|made| *made != Made::Entry).map(line));
+        self.lines.extend(made.map(line));
     }
 
     /// Writes the record.

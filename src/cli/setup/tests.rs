@@ -92,7 +92,7 @@ fn toml_is_changed_where_it_must_be_and_nowhere_else() {
 
 #[test]
 fn what_somebody_added_to_the_entry_is_kept() {
-    let text = r#"{"mcpServers": {"pgsandbox": {"disabled": true, "command": "/old", "args": ["mcp", "--toolsets", "all"], "env": {"X": "1"}}}}"#;
+    let text = r#"{"mcpServers": {"pgsandbox": {"disabled": true, "command": "/old/pgsandbox", "args": ["mcp", "--toolsets", "all"], "env": {"X": "1"}}}}"#;
     let changed = in_json(text, Change::Put(&entry())).unwrap();
     let seen: serde_json::Value = serde_json::from_str(changed.text.as_deref().unwrap()).unwrap();
     assert_eq!(
@@ -101,7 +101,7 @@ fn what_somebody_added_to_the_entry_is_kept() {
             "env": {"X": "1", "PGSANDBOX_HOME": "/a \"b\"\\c"}})
     );
     assert_eq!(changed.others, ["disabled", "env.X"]);
-    let text = "[mcp_servers.pgsandbox]\ncommand = '/old' # why\nargs = ['mcp', '-x']\ntool_timeout_sec = 9\n\n[mcp_servers.pgsandbox.env]\nX = '1'\n";
+    let text = "[mcp_servers.pgsandbox]\ncommand = '/old/pgsandbox' # why\nargs = ['mcp', '-x']\ntool_timeout_sec = 9\n\n[mcp_servers.pgsandbox.env]\nX = '1'\n";
     let changed = in_toml(text, Change::Put(&entry())).unwrap();
     assert_eq!(
         changed.text.as_deref().unwrap(),
@@ -130,6 +130,19 @@ fn what_has_no_place_for_a_server_is_left_alone_and_the_place_is_told() {
     refused(in_toml, "a = \n", (1, 5), "");
     let strict = json::change("{} // c", false, AT, Change::Put(&entry())).unwrap_err();
     assert_eq!(strict.at, Some((1, 4)), "{strict:?}");
+}
+
+#[test]
+fn another_program_is_not_replaced() {
+    for (changer, text, at) in [
+        (in_json as Changer, r#"{"mcpServers": {"pgsandbox": {"command": "npx"}}}"#, Some((1, 42))),
+        (in_json as Changer, r#"{"mcpServers": {"pgsandbox": {"command": 1}}}"#, Some((1, 42))),
+        (in_toml as Changer, "[mcp_servers.pgsandbox]\ncommand = 'npx'\n", None),
+    ] {
+        let fault = changer(text, Change::Put(&entry())).unwrap_err();
+        assert_eq!(fault.at, at, "{fault:?}");
+        assert!(fault.what.contains("another program") && fault.what.contains("--name"), "{fault:?}");
+    }
 }
 
 #[test]

@@ -3,7 +3,10 @@
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::change::{At, Change, Changed, Fault, Made, REACHED_BY, is_ours, reached_by, starts_another};
+use super::change::{
+    At, Change, Changed, FURTHER_ARGUMENTS, Fault, Made, REACHED_BY, is_anothers, is_ours, is_written, reached_by,
+    starts_another,
+};
 use super::difference::common;
 use super::entry::Entry;
 
@@ -20,7 +23,7 @@ pub(super) fn change(text: &str, at: At<'_>, change: Change<'_>) -> Result<Chang
         let what = error.message().lines().collect::<Vec<_>>().join("; ");
         Fault::new(text, error.span().map_or(0, |span| span.start), what)
     })?;
-    check(text, document.as_table(), at)?;
+    check(text, document.as_table(), at, matches!(change, Change::Put(_)))?;
     let mut changed = match change {
         Change::Put(entry) => put(&mut document, at, entry),
         Change::Remove(made) => remove(&mut document, at, made)?,
@@ -32,7 +35,7 @@ pub(super) fn change(text: &str, at: At<'_>, change: Change<'_>) -> Result<Chang
 }
 
 /// Finds fault with the document where the change would go.
-fn check(text: &str, root: &dyn TableLike, at: At<'_>) -> Result<(), Fault> {
+fn check(text: &str, root: &dyn TableLike, at: At<'_>, puts: bool) -> Result<(), Fault> {
     let fault = |item: &Item, what: String| match item.span() {
         Some(span) => Fault::new(text, span.start, what),
         None => Fault { at: None, what },
@@ -47,6 +50,9 @@ fn check(text: &str, root: &dyn TableLike, at: At<'_>) -> Result<(), Fault> {
     };
     if let Some((field, item)) = REACHED_BY.iter().find_map(|field| Some((field, entry.get(field)?))) {
         return Err(fault(item, reached_by(at.name, field)));
+    }
+    if let Some(command) = entry.get("command").filter(|command| puts && !command.as_str().is_some_and(is_ours)) {
+        return Err(fault(command, is_anothers(at.name)));
     }
     match entry.get("env") {
         Some(env) if env.as_table_like().is_none() => Err(fault(env, "`env` is no table".to_owned())),
@@ -144,7 +150,9 @@ fn remove(document: &mut DocumentMut, at: At<'_>, made: Made) -> Result<Changed,
         if !entry.get("command").and_then(Item::as_str).is_some_and(is_ours) {
             return Err(Fault { at: None, what: starts_another(at.name) });
         }
-        others = others_of(entry, |name| name.starts_with("PGSANDBOX_"));
+        others = others_of(entry, is_written);
+        let args = entry.get("args").and_then(Item::as_array).map(Array::len).unwrap_or_default();
+        others.extend((args > 1).then(|| FURTHER_ARGUMENTS.to_owned()));
         was_there = true;
         let above = servers.get(at.name).and_then(Item::as_table).and_then(|table| table.decor().prefix()?.as_str());
         had_comment = above.is_some_and(|above| above.contains('#'));

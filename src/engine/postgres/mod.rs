@@ -22,7 +22,11 @@ mod watch;
 mod wire;
 
 pub use admin::AdminSession;
-pub use dump::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use catalog::CatalogueSession;
+pub use dump::{
+    CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DemandedMask, DumpJob, Dumped, InFile, Mask, MaskWith,
+    RestoreJob, Restored, TableName, TableRows, Wanted,
+};
 pub use endpoint::{Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{
@@ -32,5 +36,5 @@ pub use managed::{
 pub use net::NetError;
 pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};
 pub use startup::{APPLICATION_NAME, Purpose, as_options_text, startup_options};
-pub use url::{Credentials, PostgresUrl, UrlError, UrlOrigin};
+pub use url::{Credentials, PARAMETERS_SUPPORTED, PostgresUrl, UrlError, UrlOrigin};
 pub use wire::*;

@@ -196,3 +196,23 @@ fn a_source_whose_code_lets_others_be_the_owner_is_refused() {
         }
     }
 }
+
+#[test]
+fn a_copy_larger_than_its_source_says_is_stopped_at_the_quota() {
+    let cluster = harness::cluster();
+    let script = "CREATE TABLE t AS SELECT repeat(md5(n::text), 6) v, n FROM generate_series(1, 150000) n;
+        CREATE OR REPLACE FUNCTION pg_catalog.pg_database_size(oid) RETURNS bigint LANGUAGE sql AS 'SELECT 8000000::bigint'";
+    source(cluster, "codelies", "", script);
+    let setup = Setup::on(cluster, "codesize", &[("lies", reader_url(cluster, "codelies"), json!({}))]);
+    let setup = setup.with_policy("quota", "{ max_bytes = 20000000 }");
+    setup.refused(json!({"source": "lies"}), "quota_exceeded", "are left of the quota of bytes");
+    let mask = json!([{"table": "t", "column": "v", "with": "null"}]);
+    setup.refused(json!({"source": "lies", "mask": mask}), "quota_exceeded", "are left of the quota of bytes");
+    // A copy counts from its beginning, and a fork of it is reckoned with.
+    let small = setup.cloned(json!({"source": "lies", "schemaOnly": true}));
+    let fork = |id: &Value| Cli::new(&setup.home).call("fork_database", &json!({"databaseId": id}));
+    let forked = fork(&small["databaseId"]);
+    assert_eq!(forked["ok"], true, "{forked:#}");
+    let refused = fork(&small["databaseId"]);
+    assert_eq!(refused["errors"][0]["code"], "quota_exceeded", "{refused:#}");
+}

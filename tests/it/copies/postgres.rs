@@ -18,6 +18,31 @@ fn failed(checks: &[Check]) -> Vec<&Check> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_another_sandbox_holds_open_keeps_no_copy_from_being_made() {
+    let cluster = cluster();
+    let keys = tempfile::tempdir().unwrap();
+    let core = core(&cluster.superuser_url(), &keys, None, Arc::new(Inert)).await;
+    let (source, other) = (create(&core).await.unwrap(), create(&core).await.unwrap());
+    let (info, password) = core.credentials(&any_permit(), other.id, CredentialAccess::Owner).await.unwrap();
+    let begun = std::time::Instant::now();
+    for template in [false, true] {
+        let holder = cluster.connect(&info.user, password.expose(), &info.database).await.unwrap();
+        let grant =
+            |right: &str| format!("grant {right} on database {} to {}", other.names.database, source.names.owner_role);
+        for statement in [grant("connect"), "begin".to_owned(), grant("temporary")] {
+            holder.batch_execute(&statement).await.unwrap();
+        }
+        if template {
+            keep(&core, &source, "held", false).await.unwrap();
+        } else {
+            fork(&core, &source).await.unwrap();
+        }
+        assert!(holder.batch_execute("commit").await.is_err(), "whoever held it was not ended");
+    }
+    assert!(begun.elapsed() < WAIT, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sandbox_in_use_by_calls_is_forked_kept_and_reset() {
     let cluster = cluster();
     let keys = tempfile::tempdir().unwrap();
@@ -59,7 +84,7 @@ async fn a_sandbox_in_use_by_calls_is_forked_kept_and_reset() {
     let foreign = cluster.connect(&info.user, password.expose(), &info.database).await.unwrap();
     let busy = fork(&core, &source).await.unwrap_err();
     assert_eq!(busy.code, Code::Busy, "{busy}");
-    assert!(busy.message.contains("1 other sessions"), "{busy}");
+    assert!(busy.message.contains("1 other session"), "{busy}");
     drop(foreign);
     // So is a call that does not end.
     let under_way = session(source.id).await;

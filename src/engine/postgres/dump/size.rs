@@ -56,7 +56,8 @@ pub(super) async fn check(
     if let ServerSource::Managed(settings) = &server.settings().source {
         let disks = [&settings.home, &server.settings().work_dir].map(|path| rustix::fs::statvfs(path).ok());
         if disks.into_iter().flatten().any(|disk| is_full(disk.f_bavail.saturating_mul(disk.f_frsize))) {
-            let text = format!("the copy of {} would fill the sandboxes' disk; everything begun was removed", job.shown);
+            let text =
+                format!("the copy of {} would fill the sandboxes' disk; everything begun was removed", job.shown);
             return Err(known(Failure::new(Code::DiskFull, text).hint(HINT)));
         }
     }

@@ -57,6 +57,24 @@ impl Door {
         entered
     }
 
+    /// The same with a second session, if one is to be had at once.
+    pub(in crate::engine::postgres) async fn enter_twice(
+        &self,
+    ) -> Result<(AdminSession, Option<AdminSession>), EngineError> {
+        self.open().await?;
+        let (entered, beside) = tokio::join!(self.log_in(), self.log_in_now());
+        self.shut().await?;
+        Ok((entered?, beside))
+    }
+
+    async fn log_in_now(&self) -> Option<AdminSession> {
+        let (reach, info) = tokio::try_join!(self.server.reach(), self.server.info()).ok()?;
+        let names = &self.spec.names;
+        let credentials =
+            Credentials { user: names.owner_role.clone(), password: Some(self.spec.owner_password.clone()) };
+        access::log_in(&reach, &credentials, &names.database, info.major).await.ok()
+    }
+
     async fn log_in(&self) -> Result<AdminSession, EngineError> {
         let names = &self.spec.names;
         let credentials =
@@ -166,7 +184,7 @@ impl Work<'_> {
     pub(super) fn tampered(&self, what: &str) -> EngineError {
         let shown = match &self.spec.contents {
             Contents::Clone(job) => job.shown.as_str(),
-            Contents::Empty | Contents::Copy { .. } => "the source",
+            Contents::Empty | Contents::Copy { .. } | Contents::Restore(_) => "the source",
         };
         let text = format!("code of {shown} that ran in the copy {what}; everything begun was removed");
         let failure = Failure::new(Code::RestoreIncompatible, text)
