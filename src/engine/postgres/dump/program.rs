@@ -191,7 +191,7 @@ impl Programs {
                 let (most, mut moved) = (super::size::archive_bytes_max(job), 0);
                 let bounded = |part: &[u8]| {
                     moved += part.len() as u64;
-                    if moved > most { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(()) }
+                    if moved > most { Err(io::Error::from(io::ErrorKind::QuotaExceeded)) } else { Ok(()) }
                 };
                 self.pump(from, tokio::fs::File::from_std(file), job, bounded).await
             }
