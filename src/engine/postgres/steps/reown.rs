@@ -15,6 +15,7 @@ use super::rights::Rights;
 use super::{Work, is_contention};
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
+use crate::engine::postgres::server::PooledSession;
 use crate::model::SandboxNames;
 
 /// How often it is tried against others who change the source's row at the same time.
@@ -82,7 +83,7 @@ impl Work<'_> {
         let waiting = self.number_of(&inside).await?;
         let patience = format!("SET lock_timeout = {}", literal(LOCK_TIMEOUT));
         self.execute(&inside, "give the copy to its roles", &patience).await?;
-        let mut beside = None;
+        let mut beside: Option<PooledSession> = None;
         let mut attempt = 0;
         loop {
             attempt += 1;
