@@ -65,7 +65,7 @@ const SHARED: [&str; 13] = [
     SHARED_VAR[2],
 ];
 /// Those of them that are in `/var`.
-const SHARED_VAR: [&str; 3] = ["/var/folders", "/var/tmp", "/var/www"];
+const SHARED_VAR: [&str; 3] = ["/var/tmp", "/var/www", "/var/folders"];
 /// Hold home directories: what is right in them is no repository.
 const HOMES: [&str; 2] = ["/Users", "/home"];
 
