@@ -354,8 +354,7 @@ mod tests {
         for bin in ["work/bin/lib", "work/repo/.venv/bin", "work/tools/bin"] {
             fs::create_dir_all(root.join("home").join(bin)).unwrap();
         }
-        let named = |paths: &[&str]| paths.iter().map(|path| root.join("home/work").join(path)).collect();
-        grounds.path = named(&["bin", "repo/.venv/bin", "tools/bin"]);
+        grounds.path = ["bin", "repo/.venv/bin", "tools/bin"].map(|path| root.join("home/work").join(path)).to_vec();
         grounds.program = Some(root.join("home/work/own/pgsandbox"));
         fs::create_dir_all(root.join("home/work/own/src")).unwrap();
         for path in ["bin", "bin/lib", "repo/.venv/bin", "tools", "tools/bin", "own"] {
