@@ -234,10 +234,10 @@ async fn write_unbounded(
     }
     report::check(server, spec, job).await?;
     let facts = facts(server, spec).await?;
-    let (reach, user) = (server.reach().await?, tools::user(server)?);
+    let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
-    let source = Relay::listen(&work, SOURCE_SOCKET, &reach.endpoint, reach.connect_timeout, 1)?;
-    let programs = Programs::prepare(&work, user, job, &plan, spec, info.major)?;
+    let source = Relay::listen(&work, SOURCE_SOCKET, preflight::login(job, plan.source_major, plan.address), 1)?;
+    let programs = Programs::prepare(&work, user, job, &plan, spec)?;
     work.give_away()?;
     let file = dump.file.try_clone().map_err(system("write a dump"))?;
     let written = programs.dump_within(file, dump.bytes_max, job).await;
@@ -412,10 +412,10 @@ async fn restore_unbounded(
 ) -> Result<(), EngineError> {
     let (clone, dump) = (&job.clone, &job.dump);
     let plan = clone.plan()?;
-    let (reach, user) = (server.reach().await?, tools::user(server)?);
+    let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
-    let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
-    let programs = Programs::prepare(&work, user, clone, plan, spec, server.info().await?.major)?;
+    let target = Relay::listen(&work, TARGET_SOCKET, access::owner_login(server, spec).await?, RESTORES_MAX)?;
+    let programs = Programs::prepare(&work, user, clone, plan, spec)?;
     let (archive, list) = (work.file("archive")?, work.file("list")?);
     work.give_away()?;
     let failed = |broken: &Broken| failure::of(broken, None, Some(&target), clone);
