@@ -28,7 +28,7 @@ const SCHEMA_VERSION: u64 = 1;
 /// The command's time was over.
 const TIMED_OUT: u8 = 124;
 /// This program failed or refused, and not the command.
-const FAILED: u8 = 125;
+pub(super) const FAILED: u8 = 125;
 /// What is added to the number of a signal that ended the command.
 const SIGNALLED: u8 = 128;
 
@@ -134,13 +134,16 @@ async fn call(
     cancel: CancellationToken,
     console: Option<Arc<dyn Console>>,
 ) -> Envelope {
-    let request = request(app.principal(Transport::Cli), operation, input, Arc::new(Said));
+    let request = request(app.principal(Transport::Cli), operation, input, Arc::new(Said::new()));
     app.service.call(Request { cancel, console, ..request }).await
 }
 
 impl Session {
     /// Keeps what went wrong, and says it to people.
     fn take(&mut self, envelope: &Envelope, format: Format) {
+        // What the command wrote was shown as it came.
+        let envelope = &mut envelope.clone();
+        envelope.errors.iter_mut().for_each(|error| error.output = None);
         self.timed_out |= has(envelope, Code::CommandTimeout);
         self.errors.extend(envelope.errors.iter().filter_map(|error| serde_json::to_value(error).ok()));
         if format == Format::Text {
@@ -301,8 +304,7 @@ fn create_input(matches: &ArgMatches) -> JsonObject {
 fn run_input(matches: &ArgMatches, id: String) -> JsonObject {
     let mut input = texts(matches, &[("connection-mode", "connectionMode")]);
     let asked = matches.get_one::<String>("repo-path").map(String::as_str).unwrap_or(".");
-    let path = std::path::absolute(asked).map_or_else(|_| asked.to_owned(), |path| path.display().to_string());
-    input.insert("repoPath".to_owned(), json!(path));
+    input.insert("repoPath".to_owned(), json!(super::arguments::absolute(asked)));
     input.insert("databaseId".to_owned(), json!(id));
     input.insert("timeoutSeconds".to_owned(), json!(TIMEOUT_SECONDS_MAX));
     numbers(matches, &mut input, &[("timeout-seconds", "timeoutSeconds")]);

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use crate::model::fault::Injected;
 use crate::model::{
     Check, Code, CredentialAccess, Failure, Progress, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter,
-    Secret, Timestamp,
+    Secret, Timestamp, counted,
 };
 
 /// All that an engine needs to make, find and remove one sandbox.
@@ -53,9 +53,13 @@ pub enum Contents {
         id: SandboxId,
         /// Its names.
         names: SandboxNames,
+        /// Where the copy is made only to be written to a file, and then taken back.
+        dump: Option<Arc<postgres::DumpJob>>,
     },
     /// A copy of a database of another server.
     Clone(Arc<postgres::CloneJob>),
+    /// What was dumped to a file before.
+    Restore(Arc<postgres::RestoreJob>),
 }
 
 /// One step of a plan, as data: what the journal stores is its name.
@@ -196,6 +200,15 @@ pub trait Engine: Send + Sync + 'static {
         Err(EngineError::Unsupported(format!("{} cannot be copied to this kind of sandbox", job.shown)))
     }
 
+    /// Looks at what a dump in a file needs here, before anything is made for it. Changes nothing.
+    async fn examine_dump(
+        &self,
+        wanted: postgres::Wanted,
+        _dump: postgres::InFile,
+    ) -> Result<postgres::RestoreJob, EngineError> {
+        Err(EngineError::Unsupported(format!("{} cannot be restored to this kind of sandbox", wanted.shown)))
+    }
+
     /// Removes what copies have left that were killed on the way.
     async fn sweep_copies(&self) {}
 
@@ -214,9 +227,21 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns (name, version) of the extensions installed in a sandbox.
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError>;
 
-    /// Returns the schema of a sandbox, or a part of it, without the sandbox's own names.
-    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
-        let (_, _) = (sandbox, filter);
+    /// Opens a session that reads a sandbox's catalogue.
+    async fn catalogue(&self, sandbox: &SandboxSpec) -> Result<postgres::CatalogueSession, EngineError> {
+        let _ = sandbox;
+        Err(EngineError::Unsupported(format!("sandboxes of engine `{}` have no schema to be read", self.kind())))
+    }
+
+    /// Returns the schema of a sandbox, or a part of it, without the sandbox's own names, over a session into it. Where
+    /// that fails, the session is not to be used again.
+    async fn schema(
+        &self,
+        session: &mut postgres::CatalogueSession,
+        sandbox: &SandboxSpec,
+        filter: &SchemaFilter,
+    ) -> Result<Schema, EngineError> {
+        let (_, _, _) = (session, sandbox, filter);
         Err(EngineError::Unsupported(format!("sandboxes of engine `{}` have no schema to be read", self.kind())))
     }
 
@@ -349,7 +374,7 @@ pub enum EngineError {
         profile: String,
     },
     /// Others use the thing.
-    #[error("{what} is in use by {sessions} other sessions")]
+    #[error("{what} is in use by {}", counted(.sessions, "other session", "other sessions"))]
     Busy {
         /// What is in use.
         what: String,

@@ -1,6 +1,6 @@
 //! Makes a sandbox that begins as a copy of another database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::arguments::Whole;
-use super::create_database::{Created, check_labels, check_ttl, lowered_ttl, summary, ttl_minutes};
+use super::create_database::{Created, lowered_ttl, summary};
+use super::new_sandbox::{self, check_labels, ttl_minutes};
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
-use crate::engine::postgres::{CloneOptions, CloneReport, Mask, MaskWith, TableName};
-use crate::model::{Code, Failure, Impact, ObligationKind, Requested, Secret};
+use crate::engine::postgres::{CloneOptions, CloneReport, DemandedMask, Mask, MaskWith, TableName};
+use crate::model::{Code, Failure, Impact, ObligationKind, Obligations, Requested, Secret};
 use crate::sandbox::{CloneAsked, CloneRequest, CreateRequest, Idempotency, SourceRef, bounds};
 
 /// How long a copy may take unless asked otherwise, and at most, in seconds.
@@ -254,9 +255,18 @@ impl CloneDatabase {
                 idempotency: self.idempotency(&asked),
             },
             asked,
-            options: self.options()?,
+            options: CloneOptions { demanded: self.demanded(&grant.obligations)?, ..self.options()? },
             time: self.time()?,
         })
+    }
+
+    /// Returns what policies demand to be masked. Where no rows are copied nothing is there to be shown.
+    fn demanded(&self, obligations: &Obligations) -> Result<Vec<DemandedMask>, Failure> {
+        if self.schema_only.unwrap_or_default() {
+            return Ok(Vec::new());
+        }
+        let masks = obligations.masks.iter();
+        masks.map(|((relation, column), policies)| demanded_mask(relation, column, policies)).collect()
     }
 }
 
@@ -284,6 +294,23 @@ impl MaskInput {
     }
 }
 
+fn demanded_mask(relation: &str, column: &str, policies: &BTreeSet<String>) -> Result<DemandedMask, Failure> {
+    let policies: Vec<String> = policies.iter().cloned().collect();
+    match TableName::parse(relation) {
+        Some(table) => Ok(DemandedMask { table, column: column.to_owned(), policies }),
+        None => {
+            let shown: String = relation.chars().take(80).flat_map(char::escape_default).collect();
+            let text =
+                format!("policy `{}` demands `mask` of `{shown}`, which is no table's name", policies.join("`, `"));
+            let mut failure =
+                Failure::new(Code::ObligationUnmet, text).hint("an operator can let the policy name a `schema.table`");
+            failure.policy =
+                policies.into_iter().next().map(|policy| (policy, ObligationKind::Mask.as_str().to_owned()));
+            Err(failure)
+        }
+    }
+}
+
 fn table_name(argument: &str, text: &str) -> Result<TableName, Failure> {
     TableName::parse(text).ok_or_else(|| {
         let shown: String = text.chars().take(80).flat_map(char::escape_default).collect();
@@ -296,14 +323,8 @@ impl Admissible for CloneDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        let demands = effective.obligations();
-        let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
-        effective.label(&mut labels)?;
-        self.labels = Some(labels.into_iter().collect());
-        if let (Some(limit), Some(ttl)) = (&demands.max_ttl_minutes, self.ttl_minutes) {
-            check_ttl(ttl, limit)?;
-        }
-        Ok(Vec::new())
+        self.demanded(effective.obligations())?;
+        new_sandbox::apply(&mut self.labels, self.ttl_minutes, effective)
     }
 }
 
@@ -320,6 +341,7 @@ impl Operation for CloneDatabase {
             ObligationKind::MaxTtlMinutes,
             ObligationKind::MaxLiveSandboxes,
             ObligationKind::MaxDatabaseBytes,
+            ObligationKind::Mask,
             ObligationKind::RequireLabel,
             ObligationKind::AddLabel,
         ],
@@ -361,6 +383,7 @@ impl Operation for CloneDatabase {
             // Checked before: a call without a source does not come here.
             clone: self.asked().ok(),
             usage: true,
+            ..Asks::default()
         }
     }
 

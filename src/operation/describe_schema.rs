@@ -15,7 +15,7 @@ use super::schema_part::{SchemaPart, counts, limit};
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind, SchemaKey, SchemaKind, counted};
+use crate::model::{Code, Failure, Impact, ObligationKind, SchemaKey, SchemaKind, counted};
 
 /// Entries of a page unless asked otherwise, and the most that can be asked for.
 const PAGE_DEFAULT: u64 = 50;
@@ -109,9 +109,7 @@ impl Operation for DescribeSchema {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
-        Ok(Vec::new())
+        ahead.reads_sandbox().await.map(|()| Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Described>, Failure> {
@@ -121,6 +119,9 @@ impl Operation for DescribeSchema {
         let read = call.core.schema(&permit, id, &input.part.filter()).await?;
         let all = entries(&read.schema);
         let entry_count = all.len();
+        input.part.found(entry_count == 0)?;
+        // A schema may be there and be empty.
+        let missed = input.part.missed(entry_count == 0);
         let (mut told, mut bytes, mut last) = (Vec::new(), 0, None);
         let order = |key: &SchemaKey| (Entry::place(key.kind), key.clone());
         let left = all.into_iter().filter(|(key, _)| after.as_ref().is_none_or(|after| order(key) > order(after)));
@@ -134,7 +135,7 @@ impl Operation for DescribeSchema {
             last = Some(key);
         }
         let more = left.peek().is_some();
-        Ok(described(&read, call, told, entry_count, last.filter(|_| more)))
+        Ok(described(&read, call, told, entry_count, last.filter(|_| more)).warn(missed))
     }
 }
 

@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::arguments::Whole;
-use super::base_digest::{BaseDigest, SentDigest};
+use super::base_digest::{BaseDigest, SentDigest, not_kept};
 use super::extend_database::missing_target;
 use super::schema_part::{KindChanges, SchemaPart, Told, ToldChange, change_limit};
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind, Schema, SchemaFilter};
+use crate::model::{Code, Failure, Impact, ObligationKind, Schema, SchemaFilter};
 use crate::sandbox::Selector;
 use crate::sandbox::schema::{
     DIGEST_VERSION, KeptSchema, SchemaDigest, compare, compare_fingerprints, snapshot_name_fault,
@@ -48,7 +48,7 @@ pub(super) struct DiffSchema {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SchemaDiff {
-    /// What it was compared with: `digest`, `snapshot` or `sandbox`.
+    /// What it was compared with: `digest`, `snapshot`, `sandbox`, or `before` for what a command found when it began.
     compared_with: String,
     before_checksum: String,
     after_checksum: String,
@@ -156,8 +156,7 @@ impl Operation for DiffSchema {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
+        ahead.reads_sandbox().await?;
         match self.base()? {
             Base::Digest(_) => {}
             Base::Snapshot(name) => ahead.core.foresee_snapshot_use(ahead.grant, &name).await?,
@@ -212,8 +211,7 @@ async fn with_digest(
         return with_kept(permit, call, kept, ("digest", "the digest"), limit).await;
     }
     let Some(sent) = base.sent else {
-        return Err(Failure::new(Code::InvalidBaseDigest, "what the handle names is not kept, or not any more")
-            .hint("digests are kept for a day and not without bound; a snapshot stays: `create_schema_snapshot`"));
+        return Err(not_kept());
     };
     let id = permit.grant().target.ok_or_else(missing_target)?;
     let filter = permit.input().part.agreed(&sent.filter, "the base digest", Code::InvalidBaseDigest)?;
@@ -266,8 +264,12 @@ async fn with_other(
         }
     }
     let previewed = call.preview.preview(&permit.grant().principal, LOOKS_AT_OTHER, &arguments.to_string()).await;
-    let refused = previewed.and_then(|previewed| previewed.refusal.map_or(Ok(()), Err));
-    permit.grant().course.refusing(refused)?;
+    let course = &permit.grant().course;
+    let refused = previewed.and_then(|previewed| {
+        previewed.sandbox.into_iter().for_each(|other| course.is_about(other));
+        previewed.refusal.map_or(Ok(()), Err)
+    });
+    course.refusing(refused)?;
     let filter = permit.input().part.filter();
     let before = call.core.other_schema(permit, other, &filter).await?;
     let after = call.core.schema(permit, id, &filter).await?;

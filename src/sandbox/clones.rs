@@ -88,8 +88,7 @@ impl Core {
                 super::SourceRef::Name(name) => format!("source `{name}`"),
                 super::SourceRef::Url(_) => format!("`{}`", url.redacted()),
             };
-            let steps = Arc::new(Steps::new(progress));
-            let within: Arc<dyn Progress> = Arc::new(Within(Arc::clone(&steps)));
+            let (steps, within) = parted(progress);
             within.report(0, PARTS, "looking at the source");
             let job = Arc::new(CloneJob::new(url, shown, options, time, cancel.clone(), within));
             profile.engine.examine_source(&job).await.map_err(Failure::from)?;
@@ -114,6 +113,12 @@ impl Core {
         self.permitted_source(&request.asked, &profile)?;
         let mut warnings = self.foresee_create(grant, request.create).await?;
         warnings.push("the source was not asked: whether it can be reached and copied is not known".to_owned());
+        if !profile.engine.managed() {
+            let name = profile.name();
+            warnings.push(format!(
+                "the disk of profile `{name}`'s server cannot be seen from here: whether a copy fits on it is not known"
+            ));
+        }
         Ok(warnings)
     }
 
@@ -151,6 +156,13 @@ impl Core {
 
 /// Into how many parts each step is divided for news.
 const PARTS: u32 = 1_000;
+
+/// Returns who tells of steps, and who tells of what goes on within one.
+pub(super) fn parted(progress: Arc<dyn Progress>) -> (Arc<dyn Progress>, Arc<dyn Progress>) {
+    let steps = Arc::new(Steps::new(progress));
+    let within = Arc::new(Within(Arc::clone(&steps)));
+    (steps, within)
+}
 
 /// Tells of steps in parts, so that news from within a step stand between those of its neighbours.
 struct Steps {

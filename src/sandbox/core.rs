@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::decided::Decided;
+use super::kept::Kept;
 use super::pool::SessionPool;
 use super::{Profile, Sandbox, SourceSettings, not_found};
 use crate::admission::{Grant, Permit};
-use crate::engine::postgres::SandboxSession;
 use crate::engine::{Contents, SandboxSpec, Standing};
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, SandboxKind, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
@@ -54,7 +54,7 @@ pub(super) struct Inner {
     pub(super) profiles: Vec<Arc<Profile>>,
     default_profile: String,
     pub(super) keys: KeyRing,
-    pub(super) pool: SessionPool<SandboxSession>,
+    pub(super) pool: SessionPool<Kept>,
     pub(super) decided: Decided,
     /// Databases that may be cloned by name.
     pub(super) sources: OnceLock<Vec<SourceSettings>>,
@@ -73,6 +73,8 @@ pub(super) struct Inner {
     pub(super) opened: Notify,
     /// Where schemas are kept.
     pub(super) schemas: OnceLock<PathBuf>,
+    /// Where exported templates are kept.
+    pub(super) dumps: OnceLock<PathBuf>,
 }
 
 /// Marks a plan as ours for as long as it is kept.
@@ -125,6 +127,7 @@ impl Core {
             stopped: CancellationToken::new(),
             opened: Notify::new(),
             schemas: OnceLock::new(),
+            dumps: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner), Reach::Starts))
     }
@@ -182,6 +185,7 @@ impl Core {
         let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
         if first && let Ok(beating) = self.profile(profile.name()) {
             beating.engine.sweep_copies().await;
+            self.sweep_dumps();
             let stopped = self.0.stopped.clone();
             tokio::spawn(async move {
                 while stopped.run_until_cancelled(tokio::time::sleep(fault::every(HEARTBEAT_INTERVAL))).await.is_some()
@@ -244,6 +248,15 @@ impl Core {
         }
         let span = tracing::Span::current();
         Ok(self.0.tasks.spawn(tracing::Instrument::instrument(work, span)))
+    }
+
+    /// Starts work that belongs to what runs already, also while the program is about to end: whoever starts it is waited for
+    /// then, and so is this.
+    pub(super) fn follow_up<R: Send + 'static>(
+        &self,
+        work: impl Future<Output = R> + Send + 'static,
+    ) -> tokio::task::JoinHandle<R> {
+        self.0.tasks.spawn(tracing::Instrument::instrument(work, tracing::Span::current()))
     }
 
     /// Marks a plan as one of ours.

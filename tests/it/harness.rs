@@ -322,6 +322,13 @@ pub(crate) fn runs(pid: &str) -> bool {
     Path::new("/proc").join(pid).join("cwd").exists()
 }
 
+/// Returns whether a process works in a directory or below it. Numbers do not tell: a command has its own.
+pub(crate) fn runs_in(dir: impl AsRef<Path>) -> bool {
+    let dir = std::fs::canonicalize(dir).unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.filter_map(|process| std::fs::read_link(process.path().join("cwd")).ok()).any(|cwd| cwd.starts_with(&dir))
+}
+
 /// Starts a process that waits for the end of this one, then runs `script` with `dir` as `$1` and removes `dir`.
 pub(crate) fn remove_after_exit(dir: &Path, script: &str) -> Child {
     Command::new("/bin/sh")

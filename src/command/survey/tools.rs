@@ -4,9 +4,12 @@ use rustix::fs::FileType;
 
 use super::{Proposal, Purpose, Survey};
 use crate::command::Repo;
+use crate::model::place_in_text;
 
 /// The most scripts or targets that are looked at.
 const NAMES_MAX: usize = 500;
+/// The most lines of a schema that are looked at.
+const LINES_MAX: usize = 10_000;
 /// The most proposals of one purpose.
 const PROPOSALS_MAX: usize = 8;
 
@@ -109,6 +112,23 @@ const TOOLS: &[Tool] = &[
     Tool { name: "atlas", files: &["atlas.hcl"], migrate: &["atlas", "migrate", "apply"], seed: &[], variable: None },
 ];
 
+/// Where a repository's own Python programs are, each as its package made it.
+const OWN_PROGRAMS: [&str; 2] = [".venv/bin", "venv/bin"];
+
+/// Returns a command with the repository's own program in place of one that would be looked for elsewhere.
+fn with_own_program(repo: &Repo, command: &[&str]) -> Vec<String> {
+    let mut words: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+    let Some(program) = words.first_mut().filter(|program| !program.contains('/')) else { return words };
+    let is_in = |dir: &&&str| {
+        // The interpreter is a link to the one that it was made from.
+        [FileType::RegularFile, FileType::Symlink].into_iter().any(|kind| repo.names(dir, kind).contains(program))
+    };
+    if let Some(dir) = OWN_PROGRAMS.iter().find(is_in) {
+        *program = format!("{dir}/{program}");
+    }
+    words
+}
+
 /// Finds tools and proposes commands, those of the repository's own making first.
 pub(super) fn find(repo: &Repo, survey: &mut Survey) {
     package_json(repo, survey);
@@ -116,11 +136,12 @@ pub(super) fn find(repo: &Repo, survey: &mut Survey) {
     for tool in TOOLS {
         let Some(file) = tool.files.iter().find(|file| survey.is_file(repo, file)) else { continue };
         found(survey, tool.name, file);
-        propose(survey, Purpose::Migration, tool.migrate, file);
-        propose(survey, Purpose::Seed, tool.seed, file);
+        propose(survey, Purpose::Migration, &with_own_program(repo, tool.migrate), file);
+        propose(survey, Purpose::Seed, &with_own_program(repo, tool.seed), file);
         survey.url_names.extend(tool.variable.map(str::to_owned));
     }
     by_contents(repo, survey);
+    prisma_variables(repo, survey);
     example_variables(repo, survey);
 }
 
@@ -182,11 +203,8 @@ fn package_json(repo: &Repo, survey: &mut Survey) {
     let package: serde_json::Value = match serde_json::from_str(&text) {
         Ok(package) => package,
         Err(error) => {
-            return survey.warnings.push(format!(
-                "`{FILE}` is not JSON: look at line {} column {}",
-                error.line(),
-                error.column()
-            ));
+            let place = place_in_text(error.line(), error.column());
+            return survey.warnings.push(format!("`{FILE}` is not JSON: look at {place}"));
         }
     };
     let locks = [("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun")];
@@ -262,6 +280,23 @@ fn by_contents(repo: &Repo, survey: &mut Survey) {
         } else if survey.text(repo, "Cargo.toml").is_some_and(|cargo| cargo.contains("sqlx")) {
             found(survey, "sqlx", "Cargo.toml");
             propose(survey, Purpose::Migration, &["sqlx", "migrate", "run", "--source", dir], &file);
+        }
+    }
+}
+
+/// Variables that Prisma's schema reads its URLs from.
+fn prisma_variables(repo: &Repo, survey: &mut Survey) {
+    for file in ["prisma/schema.prisma", "schema.prisma"] {
+        let Some(text) = survey.is_file(repo, file).then(|| survey.text(repo, file)).flatten() else { continue };
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with("//")).take(LINES_MAX) {
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let named = value.trim().strip_prefix("env(").and_then(|rest| rest.trim_start().strip_prefix('"'));
+            let Some((name, _)) = named.and_then(|rest| rest.split_once('"')) else { continue };
+            // The shadow database is another than the one that is worked on.
+            let url = matches!(key.trim(), "url" | "directUrl");
+            if url && name != "DATABASE_URL" && crate::command::surroundings::check_url_name(name).is_ok() {
+                survey.url_names.push(name.to_owned());
+            }
         }
     }
 }

@@ -49,6 +49,18 @@ pub(super) fn may_be_repaired(sqlstate: &str) -> bool {
     matches!(sqlstate, "28P01" | "42501" | "53300" | "55000" | "3D000")
 }
 
+/// Returns the size of a sandbox's database in bytes.
+pub(super) async fn size(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<u64, EngineError> {
+    let session = server.admin_session().await?;
+    let sql = "SELECT pg_catalog.pg_database_size(oid) FROM pg_catalog.pg_database WHERE datname = $1";
+    let row = session
+        .query_opt(sql, &[&spec.names.database])
+        .await
+        .map_err(refused("measure the database", &server.settings().profile))?;
+    let row = row.ok_or_else(|| gone(spec))?;
+    Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+}
+
 /// Opens a session as one of the sandbox's roles for reading catalogues, `search_path` pinned.
 pub(super) async fn catalogue_session(
     server: &Arc<PostgresServer>,
@@ -81,6 +93,17 @@ pub(super) async fn catalogue_session(
     };
     let again = server.log_in_as(&login, Some(major)).await;
     again.map_err(|e| e.within(&server.settings().profile, &credentials.user))
+}
+
+/// Opens a second session of the kind, if one is to be had at once.
+pub(super) async fn second_catalogue_session(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    access: CredentialAccess,
+) -> Option<AdminSession> {
+    let reach = server.reach().await.ok()?;
+    let major = server.info().await.ok()?.major;
+    log_in(&reach, &credentials(spec, access), &spec.names.database, major).await.ok()
 }
 
 /// Logs in as a sandbox's role, to any database.

@@ -22,7 +22,11 @@ mod watch;
 mod wire;
 
 pub use admin::AdminSession;
-pub use dump::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use catalog::CatalogueSession;
+pub use dump::{
+    CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DemandedMask, DumpJob, Dumped, InFile, Mask, MaskWith, RestoreJob,
+    Restored, TableName, TableRows, Wanted,
+};
 pub use endpoint::{Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{

@@ -16,7 +16,7 @@ const FINGERPRINT_DIGITS: usize = 16;
 /// The length of what a kept digest's handle tells of its checksum.
 const HANDLE_DIGITS: usize = 24;
 /// What a handle begins with.
-const HANDLE_HEAD: &str = "digest-";
+pub const HANDLE_HEAD: &str = "digest-";
 
 /// What is known of a schema without its texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ fn add(hash: &mut Sha256, text: &str) {
 }
 
 /// Writes the first digits of a hash.
-pub(super) fn hex(bytes: &[u8], digits: usize) -> String {
+pub(in crate::sandbox) fn hex(bytes: &[u8], digits: usize) -> String {
     bytes
         .iter()
         .flat_map(|byte| [byte >> 4, byte & 15])

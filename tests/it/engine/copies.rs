@@ -43,6 +43,36 @@ const FURNITURE: &str = r#"
     ALTER ROLE OWNER IN DATABASE SOURCE SET work_mem = '8MB';
     COMMENT ON DATABASE SOURCE IS 'don''t panic'"#;
 
+/// Names of any letters.
+const ODDITIES: &str = r#"
+    CREATE SCHEMA "new
+line \ and ""quote""";
+    CREATE TABLE "new
+line \ and ""quote"""."ta'ble " ("co""l;
+" int, "é" text DEFAULT E'back\slash');
+    ALTER TABLE "new
+line \ and ""quote"""."ta'ble " ENABLE ROW LEVEL SECURITY;
+    CREATE POLICY "po""licy
+; --" ON "new
+line \ and ""quote"""."ta'ble " TO OWNER, READER USING (true);
+    GRANT UPDATE ("co""l;
+") ON "new
+line \ and ""quote"""."ta'ble " TO READER;
+    CREATE PUBLICATION "pub
+""l" FOR TABLE "new
+line \ and ""quote"""."ta'ble ""#;
+/// What its owner may give to say who it is elsewhere, where an operator has let it.
+const MAPPINGS: &str = r#"
+    CREATE SERVER "ser""ver
+" FOREIGN DATA WRAPPER nowhere OPTIONS (host 'h');
+    GRANT USAGE ON FOREIGN SERVER "ser""ver
+" TO READER;
+    CREATE USER MAPPING FOR OWNER SERVER "ser""ver
+" OPTIONS (password 'it''s \ "secret"', "od""d" '');
+    CREATE USER MAPPING FOR READER SERVER "ser""ver
+"; CREATE USER MAPPING FOR PUBLIC SERVER "ser""ver
+" OPTIONS (user 'all')"#;
+
 /// Who owns and may do what in a database, and what is kept of it outside: one line for each fact.
 const FACTS: &str = "
     SELECT 'class ' || oid::regclass || ' ' || relowner::regrole || ' ' ||
@@ -72,12 +102,17 @@ const FACTS: &str = "
         array(SELECT a::text FROM unnest(datacl) a ORDER BY 1)::text FROM pg_database WHERE datname = current_database()
     UNION ALL SELECT 'setting ' || setrole::regrole || ' ' || setconfig::text FROM pg_db_role_setting
         WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+    UNION ALL SELECT 'server ' || srvname || ' ' || srvowner::regrole || ' ' ||
+        array(SELECT a::text FROM unnest(srvacl) a ORDER BY 1)::text FROM pg_foreign_server
+    UNION ALL SELECT 'wrapper ' || fdwname || ' ' || fdwowner::regrole || ' ' ||
+        array(SELECT a::text FROM unnest(fdwacl) a ORDER BY 1)::text FROM pg_foreign_data_wrapper
+    UNION ALL SELECT 'mapping ' || usename || ' ' || srvname || ' ' || coalesce(umoptions, '{}')::text FROM pg_user_mappings
     UNION ALL SELECT 'comment ' || shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = current_database()
     ORDER BY 1";
 
 /// Returns a copy's specification.
 fn copy_of(source: &SandboxSpec) -> SandboxSpec {
-    SandboxSpec { contents: Contents::Copy { id: source.id, names: source.names.clone() }, ..spec("copy") }
+    SandboxSpec { contents: Contents::Copy { id: source.id, names: source.names.clone(), dump: None }, ..spec("copy") }
 }
 
 impl Bench {
@@ -168,6 +203,192 @@ async fn everything_in_a_copy_is_its_own_roles_and_the_source_is_as_it_was() {
     }
 }
 
+/// The database's encodings that are tried.
+const ENCODINGS: [&str; 3] = ["UTF8", "LATIN1", "SQL_ASCII"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_any_letters_ways_to_other_servers_and_any_encoding_are_copied() {
+    for bench in benches() {
+        for encoding in ENCODINGS {
+            let name = format!("{}, {encoding}", bench.name());
+            let source = spec("odd");
+            bench.create(&source).await;
+            let names = &source.names;
+            let superuser = bench.cluster.superuser("postgres").await;
+            // As a clone of a server that is set up so: the same database in another encoding.
+            for sql in [
+                format!(
+                    "CREATE DATABASE {}_as OWNER {} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'",
+                    names.database, names.owner_role
+                ),
+                format!("DROP DATABASE {}", names.database),
+                format!("ALTER DATABASE {0}_as RENAME TO {0}", names.database),
+                format!("REVOKE ALL ON DATABASE {} FROM PUBLIC", names.database),
+                format!(
+                    "GRANT CONNECT ON DATABASE {} TO {}, {}, {}",
+                    names.database,
+                    names.owner_role,
+                    names.readonly_role,
+                    crate::harness::LIMITED
+                ),
+            ] {
+                superuser.batch_execute(&sql).await.unwrap_or_else(|e| panic!("{name}: {sql}: {e:?}"));
+            }
+            bench.create(&source).await;
+            let inside = bench.cluster.superuser(&names.database).await;
+            let subscription = format!("sub_{}", source.id.short());
+            let made = format!(
+                "CREATE SUBSCRIPTION {subscription} CONNECTION 'dbname=none' PUBLICATION p \
+                 WITH (connect = false, enabled = false, slot_name = NONE)"
+            );
+            inside.batch_execute(&made).await.unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            if bench.superuser {
+                let wrapper = "CREATE FOREIGN DATA WRAPPER nowhere; GRANT USAGE ON FOREIGN DATA WRAPPER nowhere TO ";
+                inside.batch_execute(&format!("{wrapper}{}", names.owner_role)).await.unwrap();
+            }
+            drop(inside);
+            let fill = async |sql: &str| {
+                let sql = sql.replace("OWNER", &names.owner_role).replace("READER", &names.readonly_role);
+                let owner = bench.owner(&source).await;
+                // `é` is two bytes where no encoding is known.
+                owner
+                    .batch_execute(&format!("SET client_encoding = 'UTF8'; {sql}"))
+                    .await
+                    .unwrap_or_else(|e| panic!("{name}: {e:?}"));
+            };
+            fill(ODDITIES).await;
+            if bench.superuser {
+                fill(MAPPINGS).await;
+            }
+            let before = bench.facts(&source).await;
+            bench.engine.check_copy(&source).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            let copy = copy_of(&source);
+            let template = SandboxSpec { kind: SandboxKind::Template, ..copy_of(&source) };
+            bench.make(&copy).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            bench.make(&template).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            let mut expected: Vec<String> =
+                before.iter().map(|line| line.replace(&names.database, &copy.names.database)).collect();
+            let mut found = bench.facts(&copy).await;
+            // The admin's way in is the copy's, and was not made for the source here.
+            expected.retain(|line| !line.starts_with("database "));
+            found.retain(|line| !line.starts_with("database "));
+            expected.sort();
+            found.sort();
+            assert_eq!(found, expected, "{name}");
+            assert_eq!(bench.facts(&source).await, before, "{name}");
+            let subscriptions =
+                "SELECT s.subname::text, d.datname::text FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
+                WHERE s.subname = $1";
+            let rows = superuser.query(subscriptions, &[&subscription]).await.unwrap();
+            assert_eq!(rows.iter().map(|row| row.get(1)).collect::<Vec<String>>(), [names.database.clone()], "{name}");
+            let encoded: String = superuser
+                .query_one(
+                    "SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = $1",
+                    &[&copy.names.database],
+                )
+                .await
+                .unwrap()
+                .get(0);
+            assert_eq!(encoded, encoding, "{name}");
+            drop(superuser);
+            // An admin that is none could not.
+            let inside = bench.cluster.superuser(&names.database).await;
+            inside.batch_execute(&format!("DROP SUBSCRIPTION {subscription}")).await.unwrap();
+            drop(inside);
+            bench.delete(&source).await;
+            bench.nothing_is_left(&source).await;
+            let late = copy_of(&template);
+            bench
+                .make(&late)
+                .await
+                .unwrap_or_else(|error| panic!("{name}: from a template whose source is gone: {error:?}"));
+            for made in [&late, &template, &copy] {
+                bench.delete(made).await;
+                bench.nothing_is_left(made).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_carried_over_is_refused_before_anything_is_begun() {
+    for bench in benches() {
+        let source = spec("more");
+        bench.create(&source).await;
+        let names = &source.names;
+        let superuser = bench.cluster.superuser("postgres").await;
+        let check = async |what: &str, refused: bool| match bench.engine.check_copy(&source).await {
+            Err(EngineError::Known(failure)) if refused => {
+                assert!(failure.message.contains(what) && failure.hint.is_some(), "{}: {failure:?}", bench.name());
+            }
+            Ok(()) if !refused => {
+                bench.engine.await_unused(&source).await.unwrap();
+                let copy = copy_of(&source);
+                bench.make(&copy).await.unwrap_or_else(|error| panic!("{}: {what}: {error:?}", bench.name()));
+                bench.delete(&copy).await;
+                bench.nothing_is_left(&copy).await;
+            }
+            other => panic!("{}: {what}: {other:?}", bench.name()),
+        };
+        // A name that no module has claimed yet, and what the server does not show to everybody.
+        for (setting, limited) in [
+            ("\"MyApp\".x = 'y z'", "MyApp.x"),
+            ("dynamic_library_path = '$libdir'", "dynamic_library_path"),
+            ("log_statement = 'none'", "log_statement"),
+            ("plpgsql.variable_conflict = 'error'", "plpgsql.variable_conflict"),
+        ] {
+            superuser.batch_execute(&format!("ALTER DATABASE {} SET {setting}", names.database)).await.unwrap();
+            check(limited, !bench.superuser).await;
+            superuser.batch_execute(&format!("ALTER DATABASE {} RESET ALL", names.database)).await.unwrap();
+            let of_role = format!("ALTER ROLE {} IN DATABASE {}", names.owner_role, names.database);
+            superuser.batch_execute(&format!("{of_role} SET {setting}")).await.unwrap();
+            check(limited, !bench.superuser).await;
+            superuser.batch_execute(&format!("{of_role} RESET ALL")).await.unwrap();
+        }
+        // An owner's own of a language that is there, and an operator's for others, which stays behind.
+        let owner = bench.owner(&source).await;
+        let own = format!("DO 'BEGIN END'; ALTER DATABASE {} SET plpgsql.extra_warnings = 'all'", names.database);
+        for sql in own.split("; ") {
+            owner.batch_execute(sql).await.unwrap();
+        }
+        drop(owner);
+        let of_operator =
+            format!("ALTER ROLE {} IN DATABASE {} SET myapp.x = 'y'", crate::harness::SUPERUSER, names.database);
+        superuser.batch_execute(&of_operator).await.unwrap();
+        check("settings that can be set", false).await;
+        superuser.batch_execute(&of_operator.replace("SET myapp.x = 'y'", "RESET ALL")).await.unwrap();
+        // What is the roles', and not inside: it would change hands.
+        let space = format!("sub_{}", source.id.short());
+        let inside = bench.cluster.superuser(&names.database).await;
+        let subscription = format!(
+            "CREATE SUBSCRIPTION {space} CONNECTION 'dbname=none password=x' PUBLICATION p WITH (connect = false, enabled = false, slot_name = NONE)"
+        );
+        inside.batch_execute(&subscription).await.unwrap();
+        let given = inside.batch_execute(&format!("ALTER SUBSCRIPTION {space} OWNER TO {}", names.owner_role)).await;
+        // Before 16 only a superuser may own one.
+        if bench.cluster.major >= 16 {
+            given.unwrap();
+            drop(inside);
+            check(&space, true).await;
+        } else {
+            drop((given, inside));
+        }
+        let inside = bench.cluster.superuser(&names.database).await;
+        inside.batch_execute(&format!("DROP SUBSCRIPTION {space}")).await.unwrap();
+        let wrapper = format!(
+            "CREATE FOREIGN DATA WRAPPER nowhere; GRANT USAGE ON FOREIGN DATA WRAPPER nowhere TO {0}; \
+            SET ROLE {0}; CREATE SERVER away FOREIGN DATA WRAPPER nowhere; \
+            CREATE USER MAPPING FOR {0} SERVER away OPTIONS (password 'p')",
+            names.owner_role
+        );
+        inside.batch_execute(&wrapper).await.unwrap();
+        drop(inside);
+        check("user mappings", !bench.superuser).await;
+        bench.delete(&source).await;
+        bench.nothing_is_left(&source).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_template_is_nobodys_to_enter_and_outlives_its_source() {
     for bench in benches() {
@@ -232,6 +453,47 @@ async fn one_source_is_copied_several_times_at_once() {
             assert_eq!(bench.named(copy, &source).await, 0, "{}", bench.name());
             bench.delete(copy).await;
         }
+        bench.delete(&source).await;
+        bench.nothing_is_left(&source).await;
+    }
+}
+
+/// An operator's trigger stands for those who are in the way, and counts how often they were.
+const IN_THE_WAY: &str = "
+    CREATE SEQUENCE public.tries;
+    CREATE FUNCTION public.in_the_way() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS
+        $$ BEGIN PERFORM nextval('public.tries'); RAISE EXCEPTION 'held' USING ERRCODE = 'lock_not_available'; END $$;
+    CREATE EVENT TRIGGER in_the_way ON ddl_command_start EXECUTE FUNCTION public.in_the_way();
+    ALTER EVENT TRIGGER in_the_way ENABLE ALWAYS";
+/// How often it is tried to give a copy to its roles.
+const TRIED_MAX: i64 = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_others_are_in_the_way_of_is_tried_so_often_and_then_taken_back() {
+    for bench in benches() {
+        let source = spec("contended");
+        bench.create(&source).await;
+        let admin = bench.cluster.superuser(&source.names.database).await;
+        admin.batch_execute(IN_THE_WAY).await.unwrap();
+        drop(admin);
+        bench.engine.await_unused(&source).await.unwrap();
+        let copy = copy_of(&source);
+        let error = bench.make(&copy).await.unwrap_err();
+        assert!(
+            matches!(&error, EngineError::Refused { sqlstate, .. } if sqlstate == "55P03"),
+            "{}: {error:?}",
+            bench.name()
+        );
+        let admin = bench.cluster.superuser("postgres").await;
+        let name = &copy.names.database;
+        admin.batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true")).await.unwrap();
+        let inside = bench.cluster.superuser(name).await;
+        let tried = inside.query_one("SELECT last_value FROM public.tries", &[]).await.unwrap();
+        assert_eq!(tried.get::<_, i64>(0), TRIED_MAX, "{}", bench.name());
+        drop(inside);
+        bench.engine.await_unused(&copy).await.unwrap();
+        bench.delete(&copy).await;
+        bench.nothing_is_left(&copy).await;
         bench.delete(&source).await;
         bench.nothing_is_left(&source).await;
     }

@@ -363,6 +363,25 @@ def copies(play, one):
     play.end(server)
 
 
+def dumps(play, one):
+    """A template is exported, brought to another file and back, and imported under its name."""
+    server = play.server(play.ground.config("dumps"))
+    play.insert(server, one)
+    name = f"dumped{next(Ground.numbers)}"
+    play.call(server, "create_template_from_sandbox", {"databaseId": one, "templateName": name})
+    play.call(server, "export_template", {"templateName": name})
+    file = play.ground.home.directory / f"{name}.template"
+    play.command("exported", "save", name, str(file), "--format", "json")
+    play.command("exported", "add", str(file), "--name", f"{name}.again", "--format", "json")
+    play.call(server, "import_template", {"exportedName": name, "templateName": name, "replace": True})
+    play.call(server, "list_templates", {})
+    for exported in (name, f"{name}.again"):
+        play.call(server, "delete_template", {"templateName": exported, "exported": True})
+    play.call(server, "delete_template", {"templateName": name})
+    file.unlink(missing_ok=True)
+    play.end(server)
+
+
 def approvals(play, one):
     """What is asked over the server as somebody else's, and another user of the machine approves: as root only."""
     ground, cluster = play.ground, play.ground.home.cluster
@@ -512,6 +531,8 @@ SCENES = {
     "copy-fails": (one, copies, "plan.create.give-copy.after=fail", False),
     "template-fails": (one, copies, "plan.create.seal-template.after=fail", False),
     "reset-fails": (one, copies, "plan.create.reset.after=fail", False),
+    "dumps": (one, dumps, "", False),
+    "import-fails": (one, dumps, "plan.create.close-roles.after=fail", False),
     "approvals": (one, approvals, "", False),
     "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),

@@ -18,26 +18,26 @@ pub(super) enum Side {
 /// Passes a success on, and words a failure.
 pub(super) fn judge(
     outcome: Result<(), Broken>,
-    source: &Relay,
-    target: &Relay,
+    source: Option<&Relay>,
+    target: Option<&Relay>,
     job: &CloneJob,
 ) -> Result<(), EngineError> {
     outcome.map_err(|broken| of(&broken, source, target, job))
 }
 
 /// Words a failure: what a server reported comes before how a program ended for it.
-pub(super) fn of(broken: &Broken, source: &Relay, target: &Relay, job: &CloneJob) -> EngineError {
+pub(super) fn of(broken: &Broken, source: Option<&Relay>, target: Option<&Relay>, job: &CloneJob) -> EngineError {
     let entry = match broken {
         Broken::Failed { entry, .. } => entry.as_ref(),
-        Broken::Start(..) | Broken::Move(_) | Broken::ListTooLong => None,
+        Broken::Start(..) | Broken::Move(_) | Broken::ListTooLong | Broken::TooLarge(_) => None,
     };
-    let failure = if let Some(reported) = source.error() {
+    let failure = if let Some(reported) = source.and_then(Relay::error) {
         of_source(&reported, job)
-    } else if let Some(lost) = source.lost() {
+    } else if let Some(lost) = source.and_then(Relay::lost) {
         of_connection(Side::Source, &lost, job)
-    } else if let Some(reported) = target.error() {
+    } else if let Some(reported) = target.and_then(Relay::error) {
         of_target(&reported, entry, job)
-    } else if let Some(lost) = target.lost() {
+    } else if let Some(lost) = target.and_then(Relay::lost) {
         of_connection(Side::Target, &lost, job)
     } else {
         of_program(broken, job)
@@ -63,6 +63,11 @@ fn of_program(broken: &Broken, job: &CloneJob) -> Failure {
         Broken::ListTooLong => {
             Failure::new(Code::RestoreIncompatible, format!("{shown} has more objects than can be copied"))
         }
+        Broken::TooLarge(most) => Failure::new(
+            Code::QuotaExceeded,
+            format!("the dump of {shown} is larger than the {most} bytes that there is room for"),
+        )
+        .hint("remove exported templates that are not needed; `list_templates` shows them"),
         Broken::Failed { program, status, entry } => {
             let verb = match program {
                 Program::Dump => "could not dump",
@@ -125,7 +130,7 @@ fn of_target(reported: &Reported, entry: Option<&Entry>, job: &CloneJob) -> Fail
         let text = format!("{what} of {shown} was not restored (SQLSTATE {state}); everything begun was removed");
         return with_state(Failure::new(code, text).hint(hint), state);
     }
-    let masked = !job.options.masks.is_empty();
+    let masked = job.plan().is_ok_and(|plan| !plan.masks.is_empty());
     let failure = match state {
         "42501" => cannot("only a superuser may make it, which the sandbox's owner is not")
             .hint("leave its extension out by `excludeSourceExtensions`, or have the source's owner drop the object"),
