@@ -4,7 +4,7 @@
     Bundled {
         name: "clone-source",
         component: include_bytes!("clone-source/clone-source.wasm"),
-        sha256: "58e956bf7ad97917752b161405026f14f12ee2948e139ba00284f854a1794cfe",
+        sha256: "4b797528b41261f86a2befd98935519711dccbfa91a89ae9c7c9504ce414b992",
         default_settings: include_str!("clone-source/default.json"),
     },
     Bundled {
@@ -22,13 +22,13 @@
     Bundled {
         name: "ownership",
         component: include_bytes!("ownership/ownership.wasm"),
-        sha256: "9223262e2a77fee5dac50d55547e1b2eb3833b794de319610bdc1ff625982ed9",
+        sha256: "f801dbab8716dfe1729beed9e020e824474cd9fb42dc4fec90fbc967fbba6c49",
         default_settings: include_str!("ownership/default.json"),
     },
     Bundled {
         name: "quota",
         component: include_bytes!("quota/quota.wasm"),
-        sha256: "35e801f8db3422e93f6a94112fb8ab62a937336e7b8b1f51d57a49ea5b72caff",
+        sha256: "61b6983549b8c6aab2d90f4bd6b80f24afa851b2bca9ece4d45addaa36535227",
         default_settings: include_str!("quota/default.json"),
     },
     Bundled {

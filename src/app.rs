@@ -24,8 +24,8 @@ use tokio::runtime::{Builder, Runtime};
 use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
-use crate::audit::{Audit, Closing, Opening, Outcome};
-use crate::command::{Commands, Further, Settings as CommandSettings, Surroundings};
+use crate::audit::{Audit, Beside, Closing, Opening, Outcome};
+use crate::command::{Commands, Further, Namespace, Settings as CommandSettings, Surroundings};
 use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
@@ -210,6 +210,7 @@ impl App {
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
         core.set_sources(config.sources.iter().cloned().map(source_of).collect());
         core.keep_schemas_in(home.join("schemas"));
+        core.keep_dumps_in(home.join("templates"));
         let audit = Audit::deferred(config.audit.clone());
         match audit.recover() {
             Ok(recovery) => recovery
@@ -278,6 +279,26 @@ impl App {
         self.on_own_account(SystemReason::KeyRotation, async |permit| self.core.rotate_keys(&permit).await).await
     }
 
+    /// Copies an exported template of the caller's to a file that is not there yet.
+    ///
+    /// # Errors
+    /// `template_not_found`, it is not whole, or the file cannot be written.
+    pub async fn save_exported(&self, name: &str, to: &Path) -> Result<(), Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.save_exported(&permit, &owner, name, to).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
+    }
+
+    /// Takes a file as an exported template of the caller's. Returns its name.
+    ///
+    /// # Errors
+    /// It is none, there is one of that name, or there is no room.
+    pub async fn add_exported(&self, from: &Path, name: Option<&str>) -> Result<String, Failure> {
+        let owner = self.principal(Transport::Cli).owner;
+        let work = async |permit| self.core.add_exported(&permit, &owner, from, name).await;
+        self.on_own_account(SystemReason::TemplateTransport, work).await
+    }
+
     /// Does `work` under a permit of the program's own, audited like a request.
     async fn on_own_account<T>(
         &self,
@@ -305,6 +326,7 @@ impl App {
             decision: None,
             enforced: None,
             target: None,
+            beside: Beside::default(),
             outcome: match &outcome {
                 Ok(_) => Outcome::Ok,
                 Err(failure) => Outcome::Failed(failure),
@@ -348,6 +370,7 @@ fn commands(config: &Config) -> Commands {
     let told = Surroundings::of_process(&environment);
     let settings = CommandSettings {
         confinement,
+        namespace: Namespace::WhenAvailable,
         further: Further { readable, writable },
         repositories,
         hidden,

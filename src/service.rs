@@ -140,6 +140,7 @@ impl Service {
         let entry = operation::find_for(&request.operation, request.method)?;
         let prepared = entry.read(request.input.clone())?;
         let asks = prepared.asks();
+        trail.approves(asks.approves.clone());
         let script = facts::read_sql(&self.reader, &asks)?;
         let facts = Facts { core: &self.core, spec: entry.spec, principal: &request.principal, asks: &asks };
         let mut context = facts.gather(trail.id, trail.now, script.as_deref()).await?;
@@ -153,6 +154,7 @@ impl Service {
         make_ready(set, context);
         let people = (&self.core, &*self.consents);
         let agreed = Agreed::to(decision, context, &request.input, people, Use::Take).await?;
+        trail.demands_approval(agreed.digest());
         let gate = Gate { context, decision, book: &*self.book, consents: &agreed };
         let Passed { ready, warnings, limits, receipt } = match prepared.admit(&gate) {
             Ok(passed) => passed,
@@ -163,6 +165,7 @@ impl Service {
         };
         trail.admitted(limits);
         let outcome = ready.run(&self.call_for(request, context, script)).await;
+        trail.came_to(receipt.others());
         if outcome.is_err() {
             // Only if it was refused before anything was done for it.
             admission::refund(&receipt, &*self.book, trail.now)?;

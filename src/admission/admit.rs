@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 
 use crate::model::{
-    Code, Context, Decision, Failure, KeyedCharge, Limit, ObligationKind, Obligations, Phase, Scope, Timestamp,
+    Code, Context, Decision, Failure, KeyedCharge, Limit, ObligationKind, Obligations, Phase, SandboxId, Scope,
+    Timestamp,
 };
 
 use super::effective::{Effective, named, unmet};
@@ -66,6 +67,11 @@ impl Receipt {
     /// Returns the charges, for the audit.
     pub fn charges(&self) -> &[KeyedCharge] {
         &self.charges
+    }
+
+    /// Returns the sandboxes that the call came to be about beside the one that it was decided on, for the audit.
+    pub fn others(&self) -> Vec<SandboxId> {
+        self.course.others()
     }
 }
 

@@ -116,6 +116,26 @@ impl<'a> Effective<'a> {
     }
 }
 
+impl Effective<'_> {
+    /// Refuses labels that policies demand, where no sandbox is made that could bear them.
+    ///
+    /// # Errors
+    /// Fails if a label is demanded or to be added.
+    pub fn no_label(&self) -> Result<(), Failure> {
+        let required = self.obligations.required_labels.iter().map(|(key, by)| (ObligationKind::RequireLabel, key, by));
+        let added = self.obligations.added_labels.iter().map(|((key, _), by)| (ObligationKind::AddLabel, key, by));
+        match required.chain(added).next() {
+            None => Ok(()),
+            Some((kind, key, policies)) => {
+                let message =
+                    format!("{} demands label `{key}`, and no sandbox is made that could bear it", named(policies));
+                Err(unmet(kind, policies, message)
+                    .hint("an operator can change the policy's settings for this operation"))
+            }
+        }
+    }
+}
+
 fn origin(asked: Option<u64>) -> String {
     if asked.is_some() { "request".to_owned() } else { "core".to_owned() }
 }

@@ -81,6 +81,8 @@ pub enum SystemReason {
     LocalCluster,
     /// An operator has Postgres installed.
     Installation,
+    /// An operator brings an exported template to this machine, or takes one away from it.
+    TemplateTransport,
 }
 
 impl SystemReason {
@@ -95,6 +97,7 @@ impl SystemReason {
             Self::KeyRotation => "key-rotation",
             Self::LocalCluster => "local-cluster",
             Self::Installation => "installation",
+            Self::TemplateTransport => "template-transport",
         }
     }
 }

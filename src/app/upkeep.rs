@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::admission::Permit;
-use crate::audit::{Audit, Closing, Opening, Outcome, Ticket};
+use crate::audit::{Audit, Beside, Closing, Opening, Outcome, Ticket};
 use crate::model::{Failure, RequestId, Timestamp};
 use crate::sandbox::{Sandbox, UpkeepAudit};
 
@@ -51,6 +51,7 @@ impl UpkeepAudit for AuditedUpkeep {
             decision: None,
             enforced: None,
             target: Some(sandbox.id),
+            beside: Beside::default(),
             outcome: match outcome {
                 Ok(()) => Outcome::Ok,
                 Err(failure) => Outcome::Failed(failure),

@@ -102,8 +102,21 @@ pub struct Closing<'a> {
     pub enforced: Option<&'a Obligations>,
     /// The sandbox it was about, one that was made included.
     pub target: Option<SandboxId>,
+    /// What it was about beside that.
+    pub beside: Beside<'a>,
     /// What became of it.
     pub outcome: Outcome<'a>,
+}
+
+/// What a request was about beside the sandbox that it was decided on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside<'a> {
+    /// Further sandboxes and templates.
+    pub others: &'a [SandboxId],
+    /// The digest under which the request is approved, where approval of it is demanded.
+    pub digest: Option<&'a str>,
+    /// The digest of the request that it was to approve, as the caller wrote it.
+    pub approves: Option<&'a str>,
 }
 
 /// What became of a request.
@@ -217,6 +230,7 @@ impl Audit {
         let target = closing.target.or_else(|| closing.context?.sandbox.as_ref().map(|sandbox| sandbox.id));
         let entry = CloseEntry::new(ticket.id, closing.now, closing.elapsed, ending)
             .target(target)
+            .beside(&closing.beside, target)
             .decision(closing.decision)
             .enforced(closing.enforced)
             .request(closing.context);
@@ -427,7 +441,16 @@ mod tests {
         let (now, elapsed) = (Timestamp::now(), Duration::ZERO);
         audit.close(
             ticket,
-            Closing { now, elapsed, context: None, decision: None, enforced: None, target: None, outcome },
+            Closing {
+                now,
+                elapsed,
+                context: None,
+                decision: None,
+                enforced: None,
+                target: None,
+                beside: Beside::default(),
+                outcome,
+            },
         )
     }
 

@@ -21,7 +21,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use log::{Audit, Closing, Opening, Outcome, Ticket};
+pub use log::{Audit, Beside, Closing, Opening, Outcome, Ticket};
 pub use record::canonical;
 pub use recover::Recovery;
 pub use tail::{Filter, tail};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Beside;
 use super::decided::{DecisionRecord, ObligationRecord, obligations};
 use crate::model::{
     Context, CredentialAccess, Decision, Failure, Obligations, Principal, RequestId, SandboxId, StatementFacts,
@@ -24,6 +25,8 @@ pub(super) const PART_BYTES_MAX: usize = 128 << 10;
 pub(super) const STATEMENTS_MAX: usize = 200;
 /// The most names in one list of a record.
 pub(super) const NAMES_MAX: usize = 100;
+/// The characters of a request's digest.
+const DIGEST_CHARS: usize = 64;
 
 /// The entry that stands before the work.
 #[derive(Serialize)]
@@ -80,6 +83,15 @@ pub(super) struct CloseEntry<'a> {
     cause: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
+    /// Further sandboxes and templates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    others: Vec<String>,
+    /// Under which the request is approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<Cow<'a, str>>,
+    /// The request that it was to approve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approves: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     decision: Option<DecisionRecord<'a>>,
     /// What was made true, limits of profile and core among it.
@@ -126,6 +138,9 @@ impl<'a> CloseEntry<'a> {
                 (None, why) => why.map(Cow::Borrowed),
             },
             target: None,
+            others: Vec::new(),
+            digest: None,
+            approves: None,
             decision: None,
             enforced: None,
             request: None,
@@ -134,6 +149,14 @@ impl<'a> CloseEntry<'a> {
 
     pub(super) fn target(mut self, target: Option<SandboxId>) -> Self {
         self.target = target.map(|id| id.to_string());
+        self
+    }
+
+    pub(super) fn beside(mut self, beside: &Beside<'a>, target: Option<SandboxId>) -> Self {
+        let others = beside.others.iter().filter(|other| Some(**other) != target);
+        self.others = others.map(ToString::to_string).take(NAMES_MAX).collect();
+        self.digest = beside.digest.map(request_digest);
+        self.approves = beside.approves.map(request_digest);
         self
     }
 
@@ -170,6 +193,12 @@ pub(super) fn json(entry: &impl Serialize) -> String {
 fn operation_name(name: &str) -> Cow<'_, str> {
     let shaped = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-:/.".contains(&b));
     if shaped && !name.is_empty() && name.len() <= 64 { Cow::Borrowed(name) } else { Cow::Borrowed("(malformed)") }
+}
+
+/// Returns a request's digest if it is shaped like one: a caller may write anything in its place.
+fn request_digest(text: &str) -> Cow<'_, str> {
+    let shaped = text.len() == DIGEST_CHARS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if shaped { Cow::Borrowed(text) } else { Cow::Borrowed("(malformed)") }
 }
 
 /// Keeps a part of a record small, and remembers whether anything was left out.

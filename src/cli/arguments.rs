@@ -9,6 +9,8 @@ use crate::operation::{Entry, OPERATIONS, Toolset};
 
 /// The name of the argument that takes a whole input as JSON.
 pub(super) const INPUT: &str = "input";
+/// The name of the field that is a path of this machine.
+const REPO_PATH: &str = "repoPath";
 
 /// The most lines that `audit tail` prints.
 const TAIL_LINES_MAX: u64 = 100_000;
@@ -19,7 +21,7 @@ pub(super) fn command() -> Command {
         .long("format")
         .global(true)
         .value_parser(["json", "text"])
-        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy` and `keys` print text unless asked")];
+        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy`, `keys` and `exported` print text unless asked")];
     Command::new(env!("CARGO_PKG_NAME"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Disposable PostgreSQL sandboxes for coding agents, behind a policy gate")
@@ -68,6 +70,7 @@ pub(super) fn command() -> Command {
                 .subcommand_required(true)
                 .subcommand(Command::new("rotate").about("Makes a new key and seals every stored password with it")),
         )
+        .subcommand(exported())
         .subcommands(OPERATIONS.iter().filter(|entry| entry.is_tool()).map(operation))
         .subcommand(
             // The name of the command in the contract; the operation's own name works, too.
@@ -98,6 +101,36 @@ fn mcp() -> Command {
                 .value_parser(["structured", "text"])
                 .default_value("structured")
                 .help("Where row data travels: structuredContent, or the text for clients that show nothing else"),
+        )
+}
+
+fn exported() -> Command {
+    let file = |help: &'static str| {
+        Arg::new("file")
+            .value_name("FILE")
+            .required(true)
+            .value_parser(clap::value_parser!(std::path::PathBuf))
+            .help(help)
+    };
+    Command::new("exported")
+        .about("Brings exported templates to another machine, and from one")
+        .subcommand_required(true)
+        .subcommand(
+            Command::new("save")
+                .about("Copies an exported template of yours to a private file")
+                .arg(
+                    Arg::new("name")
+                        .value_name("NAME")
+                        .required(true)
+                        .help("As `list-templates` shows it under `exported`"),
+                )
+                .arg(file("Where to; a file that is there already is not replaced")),
+        )
+        .subcommand(
+            Command::new("add")
+                .about("Takes such a file as an exported template of yours, for `import-template`")
+                .arg(file("The file"))
+                .arg(Arg::new("name").long("name").value_name("NAME").help("Another name than the one it has")),
         )
 }
 
@@ -268,12 +301,22 @@ pub(super) fn input_of(entry: &Entry, matches: &ArgMatches, whole: Option<JsonOb
     for (name, schema) in properties.into_iter().flatten() {
         let Some(values) = matches.get_many::<String>(name) else { continue };
         let values: Vec<&str> = values.map(String::as_str).collect();
-        let value = value(schema, &values).map_err(|fault| format!("--{}: {fault}", kebab(name)))?;
+        let mut value = value(schema, &values).map_err(|fault| format!("--{}: {fault}", kebab(name)))?;
+        if name == REPO_PATH {
+            value = json!(absolute(values.last().copied().unwrap_or_default()));
+        }
         if input.insert(name.clone(), value).is_some() {
             return Err(format!("`--{}` stands beside `--{INPUT}`, which has `{name}` as well", kebab(name)));
         }
     }
     Ok(input)
+}
+
+/// Returns a path from the root: what is typed here is meant from here.
+pub(super) fn absolute(path: &str) -> String {
+    let absolute = std::path::absolute(path).ok();
+    // One that is empty is nowhere.
+    absolute.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| path.to_owned())
 }
 
 fn value(schema: &Value, values: &[&str]) -> Result<Value, String> {
@@ -326,6 +369,14 @@ mod tests {
         let (name, matches) = matches.subcommand().unwrap();
         let entry = OPERATIONS.iter().find(|e| e.spec.command() == name).unwrap();
         assert_eq!(Value::Object(input_of(entry, matches, None).unwrap()), expected);
+    }
+
+    #[test]
+    fn a_repository_is_named_from_where_one_is() {
+        let here = std::env::current_dir().unwrap();
+        check(&["seed-database", "--repo-path", "."], json!({"repoPath": here}));
+        check(&["prepare-for-repo", "--repo-path", "a/b"], json!({"repoPath": here.join("a/b")}));
+        check(&["prepare-for-repo", "--repo-path", "/a"], json!({"repoPath": "/a"}));
     }
 
     #[test]

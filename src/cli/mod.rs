@@ -5,6 +5,7 @@
 
 mod arguments;
 mod audit;
+mod exported;
 mod local;
 mod main_job;
 mod quickstart;
@@ -136,6 +137,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
         "audit" => audit::run(of, app, plain),
         "policy" => policies(app, plain).await,
         "keys" => keys(app, plain).await,
+        "exported" => exported::run(of, app, plain).await,
         "tool" => {
             let name = of.get_one::<String>("name").map(String::as_str).unwrap_or_default();
             operation(name, whole_input(of), app, format).await

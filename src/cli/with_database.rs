@@ -141,6 +141,9 @@ async fn call(
 impl Session {
     /// Keeps what went wrong, and says it to people.
     fn take(&mut self, envelope: &Envelope, format: Format) {
+        // What the command wrote was shown as it came.
+        let envelope = &mut envelope.clone();
+        envelope.errors.iter_mut().for_each(|error| error.output = None);
         self.timed_out |= has(envelope, Code::CommandTimeout);
         self.errors.extend(envelope.errors.iter().filter_map(|error| serde_json::to_value(error).ok()));
         if format == Format::Text {
@@ -301,8 +304,7 @@ fn create_input(matches: &ArgMatches) -> JsonObject {
 fn run_input(matches: &ArgMatches, id: String) -> JsonObject {
     let mut input = texts(matches, &[("connection-mode", "connectionMode")]);
     let asked = matches.get_one::<String>("repo-path").map(String::as_str).unwrap_or(".");
-    let path = std::path::absolute(asked).map_or_else(|_| asked.to_owned(), |path| path.display().to_string());
-    input.insert("repoPath".to_owned(), json!(path));
+    input.insert("repoPath".to_owned(), json!(super::arguments::absolute(asked)));
     input.insert("databaseId".to_owned(), json!(id));
     input.insert("timeoutSeconds".to_owned(), json!(TIMEOUT_SECONDS_MAX));
     numbers(matches, &mut input, &[("timeout-seconds", "timeoutSeconds")]);

@@ -92,6 +92,44 @@ pub fn check(words: &[String]) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// What the name of a secret ends with, where a value follows.
+const SECRET_NAMES: [&str; 10] =
+    ["password", "passwd", "passphrase", "pgpass", "secret", "token", "apikey", "api_key", "api-key", "access_key"];
+
+/// Checks that a command may be written down: that it holds no password.
+///
+/// # Errors
+/// `unsafe_command` for a URL with a password, for what is assigned to a name of a secret, and for what follows an option of
+/// such a name. What begins with `$` is a name itself.
+pub fn check_recorded(words: &[String]) -> Result<(), CommandError> {
+    let named = |name: &str| SECRET_NAMES.iter().any(|end| name.to_ascii_lowercase().ends_with(end));
+    let is_value = |value: &str| !value.is_empty() && !value.starts_with('$');
+    let assigned = |word: &str| {
+        let values = word.match_indices('=').map(|(at, _)| word.split_at(at));
+        values.into_iter().any(|(name, value)| {
+            let value = value.trim_start_matches(['=', ' ', '\'', '"']);
+            named(name.trim_end()) && is_value(value)
+        })
+    };
+    let follows = |pair: &[String]| match pair {
+        [option, value] => option.starts_with("--") && named(option) && is_value(value) && !value.starts_with('-'),
+        _ => false,
+    };
+    let given = words.iter().any(|word| assigned(word) || has_url_password(word, is_value));
+    if given || words.windows(2).any(follows) { Err(CommandError::Password) } else { Ok(()) }
+}
+
+/// Returns whether a word holds a URL with a password before its host.
+fn has_url_password(word: &str, is_value: impl Fn(&str) -> bool) -> bool {
+    word.split("://").skip(1).any(|rest| {
+        let Some((user, _)) = rest.split_once('@') else { return false };
+        let Some((_, password)) = user.split_once(':') else { return false };
+        // A port, and a path that has the sign in it.
+        let port = password.split_once('/').is_some_and(|(port, _)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        is_value(password) && !port
+    })
+}
+
 /// Returns a program's name as it may be shown: short, and without control characters.
 pub fn shown(program: &str) -> String {
     program.chars().filter(|c| !c.is_control()).take(80).collect()
@@ -142,6 +180,45 @@ mod tests {
         check_words(&["", "x"], Some(Code::UnclearCommand));
         check_words(&["psql", "a\0b"], Some(Code::UnsafeCommand));
         check_words(&["psql", "a\nb"], Some(Code::UnsafeCommand));
+    }
+
+    #[test]
+    fn a_command_with_a_password_is_not_written_down() {
+        let check = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            check_recorded(&words).map_err(|error| Failure::from(error).code)
+        };
+        for words in [
+            &["psql", "postgresql://a:sekrit@localhost/x"][..],
+            &["psql", "--dbname=postgres://a:12345@h:5432/x"],
+            &["seed", "postgresql://h/x?user=a&password=sekrit"],
+            &["seed", "mysql://root:p/w@h"],
+            &["psql", "host=h password='sekrit'"],
+            &["psql", "host=h password = sekrit"],
+            &["make", "seed", "PGPASSWORD=sekrit"],
+            &["seed", "--password", "sekrit"],
+            &["seed", "--admin-token=abc"],
+            &["seed", "https://a:b/c:d@h", "x"],
+        ] {
+            assert_eq!(check(words), Err(Code::UnsafeCommand), "{words:?}");
+        }
+        for words in [
+            &["npm", "run", "seed"][..],
+            &["psql", "postgresql://localhost:5432/x"],
+            &["psql", "postgresql://a@localhost:5432/x"],
+            &[
+                "seed",
+                "postgresql://a:$PGPASSWORD@localhost/x",
+                "PGPASSWORD=$PGPASSWORD",
+                "--password=${P}",
+                "password=",
+            ],
+            &["npx", "--registry", "https://h:8080/@scope/pkg"],
+            &["seed", "--password", "--force"],
+            &["make", "reset-passwords", "MODE=password"],
+        ] {
+            assert_eq!(check(words), Ok(()), "{words:?}");
+        }
     }
 
     #[test]

@@ -3,10 +3,14 @@
 //! The kernel's Landlock does it: what is not allowed is denied, for good, to the thread and all that comes of it. Nothing
 //! else of a process is confined: not the network, not sockets in the file system, not the metadata of files.
 
-use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// What a command may do with the file system; whatever is not here is denied.
+use serde::{Deserialize, Serialize};
+
+/// What a command may do with the file system, beside what is done to directories that are open already; whatever is not
+/// here is denied. The paths are without links, and whoever made the rules judged them: they are followed through no
+/// link, so that what was put in the place of a part of them since is not allowed instead.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rules {
     /// Files and directories that may be read, listed and executed.
@@ -19,10 +23,14 @@ pub(super) struct Rules {
 
 #[cfg(target_os = "linux")]
 mod landlocked {
+    use std::os::fd::{AsFd, OwnedFd};
+    use std::path::Path;
+
     use landlock::{
-        ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+        ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
         RulesetCreatedAttr, RulesetStatus, Scope,
     };
+    use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 
     use super::Rules;
 
@@ -49,17 +57,23 @@ mod landlocked {
         ruleset().map(|_| ())
     }
 
-    pub(super) fn restrict(rules: &Rules) -> Result<(), String> {
+    pub(super) fn restrict(rules: &Rules, open: &[OwnedFd]) -> Result<(), String> {
         let mut set = ruleset()?.set_compatibility(CompatLevel::BestEffort);
-        let read = AccessFs::from_read(USED);
+        let all = AccessFs::from_all(USED);
         let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-        let lists = [(&rules.read, read), (&rules.write, AccessFs::from_all(USED)), (&rules.devices, device)];
+        for dir in open {
+            set = set.add_rule(PathBeneath::new(dir, all)).map_err(|error| error.to_string())?;
+        }
+        let lists = [(&rules.read, AccessFs::from_read(USED)), (&rules.write, all), (&rules.devices, device)];
         for (paths, access) in lists {
             for path in paths {
-                // What is not there cannot be reached either way.
-                let Ok(opened) = PathFd::new(path) else { continue };
-                let access = if path.is_dir() { access } else { access & AccessFs::from_file(USED) };
-                set = set.add_rule(PathBeneath::new(opened, access)).map_err(|error| error.to_string())?;
+                // What is not there, or is another by now, cannot be reached either way.
+                let Ok(opened) = through_no_link(path) else { continue };
+                let Ok(stat) = rustix::fs::fstat(&opened) else { continue };
+                let dir = FileType::from_raw_mode(stat.st_mode).is_dir();
+                let access = if dir { access } else { access & AccessFs::from_file(USED) };
+                let rule = PathBeneath::new(opened.as_fd(), access);
+                set = set.add_rule(rule).map_err(|error| error.to_string())?;
             }
         }
         let status = set.restrict_self().map_err(|error| error.to_string())?;
@@ -67,6 +81,12 @@ mod landlocked {
             return Err("the kernel did not enforce the rules".to_owned());
         }
         Ok(())
+    }
+
+    /// Opens what a path says that has no link in it, and nothing else.
+    fn through_no_link(path: &Path) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
     }
 }
 
@@ -118,16 +138,64 @@ pub(super) fn give_up_rights() -> Result<(), String> {
     Ok(())
 }
 
-/// Confines the calling thread, for good.
+/// Confines the calling thread, for good. Of the directories that are `open` everything may be done.
 ///
 /// # Errors
 /// Fails if any of the rules cannot be enforced; the thread is of no use then.
-pub(super) fn restrict(rules: &Rules) -> Result<(), String> {
+pub(super) fn restrict(rules: &Rules, open: &[OwnedFd]) -> Result<(), String> {
     #[cfg(target_os = "linux")]
-    return landlocked::restrict(rules);
+    return landlocked::restrict(rules, open);
     #[cfg(not(target_os = "linux"))]
     {
-        let _ = rules;
+        let _ = (rules, open);
         Err("this system has no Landlock".to_owned())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+    use std::thread;
+
+    use super::*;
+
+    /// Confines a thread of its own, and returns which of the files it reads.
+    fn read_by(rules: &Rules, open: &[OwnedFd], files: &[&Path]) -> Vec<bool> {
+        thread::scope(|scope| {
+            let confined = scope.spawn(|| {
+                restrict(rules, open).unwrap();
+                files.iter().map(|file| fs::read(file).is_ok()).collect()
+            });
+            confined.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn what_was_put_in_the_place_of_a_rule_is_not_allowed_by_it() {
+        if available().is_err() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let [cache, tools, state] = ["cache", "tools/bin", "state/bin"].map(|name| root.join(name));
+        for path in [&cache, &tools, &state] {
+            fs::create_dir_all(path).unwrap();
+            fs::write(path.join("file"), "text").unwrap();
+        }
+        let files = [cache.join("file"), tools.join("file"), state.join("file")];
+        let files = files.each_ref().map(std::path::PathBuf::as_path);
+        let rules = Rules { read: vec![tools.clone()], write: vec![cache.clone()], devices: Vec::new() };
+        assert_eq!(read_by(&rules, &[], &files), [true, true, false]);
+        fs::rename(&cache, root.join("aside")).unwrap();
+        symlink(&state, &cache).unwrap();
+        fs::rename(root.join("tools"), root.join("away")).unwrap();
+        symlink(root.join("state"), root.join("tools")).unwrap();
+        assert_eq!(read_by(&rules, &[], &files), [false, false, false]);
+        // A directory that is open stays what it is.
+        let open = [fs::File::open(root.join("aside")).unwrap().into()];
+        let aside = root.join("aside/file");
+        assert_eq!(read_by(&rules, &open, &[&aside, files[2]]), [true, false]);
     }
 }

@@ -42,13 +42,22 @@ pub enum CommandError {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// The repository is named from somewhere.
+    #[error("the repository's path `{}` is not absolute", path.display())]
+    RepoRelative {
+        /// As it was given.
+        path: PathBuf,
+    },
+    /// A password in what is to be written down.
+    #[error("the command to be recorded holds what looks like a password")]
+    Password,
     /// The repository cannot be used.
     #[error("the repository `{}` {why}", path.display())]
     Repo {
         /// The path.
         path: PathBuf,
         /// What is wrong with it.
-        why: &'static str,
+        why: String,
     },
     /// This system does not confine commands.
     #[error("commands cannot be confined on this system: {why}")]
@@ -67,6 +76,23 @@ pub enum CommandError {
     NotExecutable {
         /// As it was given.
         program: String,
+    },
+    /// It was ended for what it started.
+    #[error(
+        "`{program}` had more than {} processes and threads and was ended with all of them",
+        super::descendants::TASKS_MAX
+    )]
+    TooMany {
+        /// As it was given.
+        program: String,
+    },
+    /// Something that came of it could not be ended.
+    #[error("`{program}` ended, and {} that it had started could not be ended", crate::model::counted(*count, "process", "processes"))]
+    Remains {
+        /// As it was given.
+        program: String,
+        /// How many.
+        count: u32,
     },
     /// Something of the system failed.
     #[error("the command could not be started: {why}")]
@@ -113,8 +139,16 @@ impl From<CommandError> for Failure {
             CommandError::RepoNotFound { .. } => {
                 Self::new(Code::RepoNotFound, text).hint("give the absolute path of an existing directory")
             }
+            CommandError::RepoRelative { .. } => {
+                Self::new(Code::RepoNotFound, text).hint("give it from the root, `/home/ann/project` for instance")
+            }
+            CommandError::Password => Self::new(Code::UnsafeCommand, text).hint(
+                "it would stand in a file of the repository: leave it out. The command finds the sandbox's URL in `DATABASE_URL` and its password in `PGPASSWORD`; a script of the repository can use them, and `commands.environment` passes others of the server's variables on",
+            ),
             CommandError::Repo { .. } => Self::new(Code::UnsafeCommand, text)
-                .hint("give the directory of the repository itself, apart from this program's own directories"),
+                .hint(
+                "give the directory of one repository, `/home/ann/project`, `/srv/app`, `/var/www/app` or `/workspace` for instance, apart from programs on `PATH` and from this program's own directories",
+            ),
             CommandError::Unconfined { .. } => Self::new(Code::UnsafeCommand, text).hint(
                 "run on Linux 6.2 or later with Landlock, or let the operator set `commands.confinement` to `available`",
             ),
@@ -123,6 +157,12 @@ impl From<CommandError> for Failure {
             CommandError::NotExecutable { .. } => Self::new(Code::UnclearCommand, text).hint(
                 "is it executable? Programs outside the repository, the system's directories and the path are out of reach unless the operator lists them in `commands.readable`",
             ),
+            CommandError::TooMany { .. } => {
+                Self::new(Code::UnsafeCommand, text).hint("let it do less at a time: most tools have an option for that")
+            }
+            CommandError::Remains { .. } => Self::new(Code::Internal, text.clone())
+                .hint("look for them among the processes of this user: they may still write to the repository and the sandbox")
+                .audit(text),
             CommandError::System { .. } => Self::new(Code::Internal, "the command could not be started").audit(text),
             CommandError::Busy => Self::new(Code::Busy, text).hint("call again when another has ended"),
             CommandError::Cancelled => Self::new(Code::Cancelled, text),

@@ -10,6 +10,10 @@ use super::{Grounds, Repo};
 pub const PROJECT_FILE: &str = ".pgsandbox/project.json";
 /// The longest such file, in bytes.
 const PROJECT_BYTES_MAX: usize = 64 << 10;
+/// The oldest and newest major version that can be recorded.
+const MAJOR_MIN: u16 = 9;
+/// Two digits: whatever has more is a mistake.
+const MAJOR_MAX: u16 = 99;
 
 /// What is remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +30,12 @@ pub struct Project {
     pub seed_command: Option<Vec<String>>,
 }
 
+/// Returns the major version that a text names.
+pub fn major(version: &str) -> Option<u16> {
+    let number = version.split('.').next().filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))?;
+    number.parse().ok().filter(|major| (MAJOR_MIN..=MAJOR_MAX).contains(major))
+}
+
 impl Project {
     /// Reads what a repository remembers; nothing where it has no such file.
     ///
@@ -36,9 +46,14 @@ impl Project {
             .read(PROJECT_FILE, PROJECT_BYTES_MAX)
             .map_err(|error| format!("`{PROJECT_FILE}` was not read: {error}"))?;
         let Some(text) = text else { return Ok(Self::default()) };
-        serde_json::from_str(&text).map_err(|error| {
+        let project: Self = serde_json::from_str(&text).map_err(|error| {
             format!("`{PROJECT_FILE}` cannot be used: look at line {} column {}", error.line(), error.column())
-        })
+        })?;
+        // Whoever can write the repository wrote it, and it is told and selects a server.
+        if project.postgres_version.as_ref().is_some_and(|version| major(version).is_none()) {
+            return Err(format!("`{PROJECT_FILE}` cannot be used: its `postgresVersion` is no version of Postgres"));
+        }
+        Ok(project)
     }
 
     /// Reads what the repository at a path remembers. Where there is none, or it is not to be used, that is nothing: who may
@@ -79,6 +94,12 @@ mod tests {
         fs::write(&file, "{\"seedCommand\": \"secret words\"}").unwrap();
         let said = Project::read(&repo).unwrap_err();
         assert!(said.contains("line 1") && !said.contains("secret"), "{said}");
+        for (version, read) in
+            [("16", true), ("16.4", true), ("../../x", false), ("\\u001b[31m16", false), ("8", false)]
+        {
+            fs::write(&file, format!("{{\"postgresVersion\": \"{version}\"}}")).unwrap();
+            assert_eq!(Project::read(&repo).is_ok(), read, "{version}");
+        }
         assert_eq!(Project::at(path), Project::default());
     }
 }

@@ -43,46 +43,75 @@ pub struct Further {
     pub writable: Vec<PathBuf>,
 }
 
-/// Returns what a command may reach, and nothing of what is `hidden`.
-pub(super) fn rules(
-    repo: &Path,
-    temporary: &Path,
-    told: &Surroundings,
-    further: &Further,
-    hidden: &[PathBuf],
-) -> Rules {
-    let (mut readable, mut writable) = (Vec::new(), Vec::new());
-    readable.extend(SYSTEM.map(PathBuf::from));
-    readable.extend(told.path.iter().cloned());
-    for place in PLACES {
-        let named = told.variables.get(place.variable).map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = told.home.as_deref().filter(|_| !place.home.is_empty()).map(|home| home.join(place.home));
-        let Some(root) = named.or(home) else { continue };
-        let below = |path: &str| if path == "." { root.clone() } else { root.join(path) };
-        writable.extend(place.writable.iter().map(|path| below(path)));
-        readable.extend(place.readable.iter().map(|path| below(path)));
+/// What commands reach beside the repository and their temporary directories.
+///
+/// Links are followed once, here: what a command puts in the place of one of these later leads nowhere.
+#[derive(Debug)]
+pub(super) struct Reach {
+    readable: Vec<Named>,
+    writable: Vec<Named>,
+}
+
+/// A file or a directory as it is named, and where that leads.
+#[derive(Debug)]
+struct Named {
+    name: PathBuf,
+    real: PathBuf,
+}
+
+impl Reach {
+    /// Finds out what there is.
+    pub(super) fn new(told: &Surroundings, further: &Further) -> Self {
+        let (mut readable, mut writable) = (Vec::new(), Vec::new());
+        readable.extend(SYSTEM.map(PathBuf::from));
+        readable.extend(told.path.iter().cloned());
+        for place in PLACES {
+            let named = told.variables.get(place.variable).map(PathBuf::from).filter(|path| path.is_absolute());
+            let home = told.home.as_deref().filter(|_| !place.home.is_empty()).map(|home| home.join(place.home));
+            let Some(root) = named.or(home) else { continue };
+            let below = |path: &str| if path == "." { root.clone() } else { root.join(path) };
+            writable.extend(place.writable.iter().map(|path| below(path)));
+            readable.extend(place.readable.iter().map(|path| below(path)));
+        }
+        readable.extend(further.readable.iter().cloned());
+        writable.extend(further.writable.iter().cloned());
+        let home = told.home.as_deref().map(real);
+        // A root or a home as a whole is no cache: whoever names it names everything.
+        let narrow =
+            |path: &Path| path.parent().is_some() && home.as_deref().is_none_or(|home| !home.starts_with(path));
+        let found = |paths: Vec<PathBuf>| {
+            let named = paths.into_iter().map(|name| Named { real: would_be(&name), name });
+            named.filter(|named| narrow(&named.real)).collect()
+        };
+        Self { readable: found(readable), writable: found(writable) }
     }
-    readable.extend(further.readable.iter().cloned());
-    writable.extend(further.writable.iter().cloned());
-    let hidden: Vec<PathBuf> = hidden.iter().map(|path| real(path)).collect();
-    // A root or a home as a whole is no cache: whoever names it names everything.
-    let narrow = |path: &PathBuf| {
-        let path = real(path);
-        path.parent().is_some() && told.home.as_deref().is_none_or(|home| !real(home).starts_with(&path))
+
+    /// Returns what a command in a repository may reach beside it, and nothing of what is `hidden`.
+    pub(super) fn rules(&self, repo: &Path, hidden: &[PathBuf]) -> Rules {
+        let hidden: Vec<PathBuf> = hidden.iter().map(|path| real(path)).collect();
+        // What is named in the repository is reached with it, and may be a link that a command has made.
+        let apart = |named: &&Named| !named.name.starts_with(repo) && !named.real.starts_with(repo);
+        let mut read = Vec::new();
+        for named in self.readable.iter().filter(apart) {
+            carve(&named.real, &hidden, CARVE_DEPTH_MAX, &mut read);
+        }
+        let mut write: Vec<PathBuf> = self.writable.iter().filter(apart).map(|named| named.real.clone()).collect();
+        write.retain(|path| path.exists() && !hidden.iter().any(|hidden| touches(path, hidden)));
+        for paths in [&mut read, &mut write] {
+            paths.sort();
+            paths.dedup();
+        }
+        Rules { read, write, devices: DEVICES.map(PathBuf::from).to_vec() }
+    }
+}
+
+/// Returns a path without links; of what is not there yet, where it would be made.
+fn would_be(path: &Path) -> PathBuf {
+    let missing = || match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => would_be(parent).join(name),
+        _ => path.to_path_buf(),
     };
-    writable.retain(|path| narrow(path) && !hidden.iter().any(|hidden| touches(&real(path), hidden)));
-    readable.retain(narrow);
-    let mut read = Vec::new();
-    for path in readable {
-        carve(&real(&path), &hidden, CARVE_DEPTH_MAX, &mut read);
-    }
-    writable.extend([repo.to_path_buf(), temporary.to_path_buf()]);
-    let mut write: Vec<PathBuf> = writable.iter().map(|path| real(path)).filter(|path| path.exists()).collect();
-    for paths in [&mut read, &mut write] {
-        paths.sort();
-        paths.dedup();
-    }
-    Rules { read, write, devices: DEVICES.map(PathBuf::from).to_vec() }
+    fs::canonicalize(path).unwrap_or_else(|_| missing())
 }
 
 /// Returns a path without links, or as it is where it leads nowhere.
@@ -159,9 +188,9 @@ mod tests {
         let (_dir, root) =
             made(&["home/.cargo/registry", "home/.cargo/bin", "home/.npm", "home/.ssh", "repo", "tmp", "state"]);
         let told = Surroundings { home: Some(root.join("home")), ..Surroundings::default() };
-        let rules = rules(&root.join("repo"), &root.join("tmp"), &told, &Further::default(), &[root.join("state")]);
+        let rules = Reach::new(&told, &Further::default()).rules(&root.join("repo"), &[root.join("state")]);
         let below = |paths: &[&str]| paths.iter().map(|path| root.join(path)).collect::<Vec<_>>();
-        assert_eq!(rules.write, below(&["home/.cargo/registry", "home/.npm", "repo", "tmp"]));
+        assert_eq!(rules.write, below(&["home/.cargo/registry", "home/.npm"]));
         assert!(rules.read.contains(&root.join("home/.cargo/bin")));
         let all = rules.read.iter().chain(&rules.write);
         assert!(all.clone().all(|path| !root.join("home/.cargo/credentials.toml").starts_with(path)));
@@ -180,7 +209,25 @@ mod tests {
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let told =
             Surroundings { home: Some(root.join("home")), variables: variables.into(), ..Surroundings::default() };
-        let rules = rules(&root.join("repo"), &root.join("tmp"), &told, &Further::default(), &[root.join("state")]);
-        assert_eq!(rules.write, [root.join("repo"), root.join("tmp")]);
+        let rules = Reach::new(&told, &Further::default()).rules(&root.join("repo"), &[root.join("state")]);
+        assert_eq!(rules.write, Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_link_in_the_repository_allows_nothing_and_a_cache_may_come_later() {
+        let (_dir, root) = made(&["home/.ssh", "disk", "repo"]);
+        let link = |to: &str, at: &str| std::os::unix::fs::symlink(root.join(to), root.join(at)).unwrap();
+        link("home/.ssh", "repo/bin");
+        link("disk", "home/.cache");
+        let told = Surroundings {
+            home: Some(root.join("home")),
+            path: vec![root.join("repo/bin")],
+            ..Surroundings::default()
+        };
+        let reach = Reach::new(&told, &Further::default());
+        fs::create_dir(root.join("disk/pip")).unwrap();
+        let rules = reach.rules(&root.join("repo"), &[]);
+        assert!(!rules.read.contains(&root.join("home/.ssh")));
+        assert_eq!(rules.write, [root.join("disk/pip")]);
     }
 }

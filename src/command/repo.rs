@@ -5,21 +5,66 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 
 use super::CommandError;
-use super::reach::{SYSTEM, real, touches};
-use crate::model::fault;
+use super::reach::{real, touches};
+use crate::model::{fault, is_project_programs};
 
 /// The longest path of a repository, in bytes, as systems have it.
 pub(super) const PATH_BYTES_MAX: usize = 4096;
 /// The most entries of a directory that are looked at.
 pub(super) const ENTRIES_MAX: usize = 2000;
-/// Where nothing is a repository: the system's own.
-const NEVER_BELOW: [&str; 7] = ["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run"];
+/// The system's own: neither these nor what is in them, nor what holds them, is a repository.
+const SYSTEMS: [&str; 24] = [
+    "/Applications",
+    "/Library",
+    "/System",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/home/linuxbrew/.linuxbrew",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/lost+found",
+    "/nix",
+    "/opt/homebrew",
+    "/private/etc",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/snap",
+    "/sys",
+    "/usr",
+    VAR,
+    "/var/run",
+];
+/// Of which some is for everybody's files, and some services live in.
+const VAR: &str = "/var";
+/// Hold what is in nobody's way: directories in them may be repositories, they themselves and what holds them are not.
+const SHARED: [&str; 12] = [
+    "/Users",
+    "/Volumes",
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/root",
+    "/srv",
+    "/tmp",
+    "/var/folders",
+    "/var/tmp",
+    "/var/www",
+];
+/// Hold home directories: what is right in them is no repository.
+const HOMES: [&str; 2] = ["/Users", "/home"];
 
 /// An existing directory that commands may be run in.
 #[derive(Debug)]
@@ -37,9 +82,25 @@ pub struct Grounds {
     pub hidden: Vec<PathBuf>,
     /// The home directory.
     pub home: Option<PathBuf>,
+    /// Where programs are looked for.
+    pub path: Vec<PathBuf>,
+    /// This program's own file.
+    pub program: Option<PathBuf>,
 }
 
 impl Repo {
+    /// Checks a path, and looks at nothing.
+    ///
+    /// # Errors
+    /// `repo_not_found` if there can be nothing.
+    pub fn check(path: &str) -> Result<(), CommandError> {
+        let shown = || PathBuf::from(super::argv::shown(path));
+        if path.len() > PATH_BYTES_MAX || path.contains('\0') {
+            return Err(CommandError::RepoNotFound { path: shown() });
+        }
+        if Path::new(path).is_absolute() { Ok(()) } else { Err(CommandError::RepoRelative { path: shown() }) }
+    }
+
     /// Opens a repository.
     ///
     /// # Errors
@@ -47,22 +108,26 @@ impl Repo {
     pub fn open(path: &str, grounds: &Grounds) -> Result<Self, CommandError> {
         let given = PathBuf::from(path);
         let not_found = || CommandError::RepoNotFound { path: PathBuf::from(super::argv::shown(path)) };
-        if !given.is_absolute() || path.len() > PATH_BYTES_MAX || path.contains('\0') {
-            return Err(not_found());
-        }
+        Self::check(path)?;
         fault::reach("command.repo.open").map_err(|_| not_found())?;
-        let path = std::fs::canonicalize(&given).map_err(|_| not_found())?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let dir = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|_| not_found())?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(CWD, &given, flags, Mode::empty()).map_err(|_| not_found())?;
+        // What is open is judged, and stays what it is whatever is put in its place.
+        let path = whereabouts(&dir).map_err(|_| not_found())?;
         match why_not(&path, grounds) {
             Some(why) => Err(CommandError::Repo { path, why }),
             None => Ok(Self { path, dir }),
         }
     }
 
-    /// Returns where it is, without links.
+    /// Returns where it was when it was opened, without links.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the directory.
+    pub(super) fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// Reads a text file of at most `bytes_max`; none if there is none.
@@ -145,35 +210,86 @@ impl Repo {
     }
 }
 
+/// Returns where an open directory is, without links.
+///
+/// # Errors
+/// Fails if it is nowhere any more, or was moved meanwhile.
+pub(super) fn whereabouts(dir: &OwnedFd) -> io::Result<PathBuf> {
+    #[cfg(target_os = "linux")]
+    let path = rustix::fs::readlinkat(CWD, format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::new())?;
+    #[cfg(target_os = "macos")]
+    let path = rustix::fs::getpath(dir)?;
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes()));
+    let (there, open) = (rustix::fs::lstat(&path)?, rustix::fs::fstat(dir)?);
+    if (there.st_dev, there.st_ino) != (open.st_dev, open.st_ino) {
+        return Err(io::Error::other("the directory was moved"));
+    }
+    Ok(path)
+}
+
 /// Says why a directory is not one that commands are run in.
-fn why_not(path: &Path, grounds: &Grounds) -> Option<&'static str> {
+fn why_not(path: &Path, grounds: &Grounds) -> Option<String> {
+    let said = |why: &str| Some(why.to_owned());
     if path.to_str().is_none() {
-        return Some("has a path that is not valid UTF-8");
+        return said("has a path that is not valid UTF-8");
     }
     if grounds.hidden.iter().any(|hidden| touches(path, &real(hidden))) {
-        return Some("holds this program's own files, or is among them");
+        return said("holds this program's own files, or is among them");
     }
-    let system = SYSTEM.iter().any(|system| Path::new(system).starts_with(path));
-    if system || NEVER_BELOW.iter().any(|never| path.starts_with(never)) {
-        return Some("is the system's own");
-    }
-    if let Some(home) = grounds.home.as_deref().map(real) {
-        if home.starts_with(path) {
-            return Some("is a whole home directory");
+    let home = grounds.home.as_deref().map(real);
+    let among = |name: &str| path.starts_with(name) || path.starts_with(real(Path::new(name)));
+    let within_shared = || SHARED.iter().any(|shared| among(shared));
+    let checked_out = |below: &Path| path.ancestors().take_while(|at| *at != below).any(|at| at.join(".git").exists());
+    // Services have their homes there.
+    let in_home = || home.as_deref().is_some_and(|home| path.starts_with(home) && checked_out(home));
+    for system in SYSTEMS {
+        if holds(path, system) || among(system) && !(system == VAR && (within_shared() || in_home())) {
+            return Some(format!("is `{system}`, in it, or holds it: it is the system's own"));
         }
+    }
+    if let Some(shared) = SHARED.iter().find(|shared| holds(path, shared)) {
+        return Some(format!("is `{shared}`, or holds it: many have their files in there"));
+    }
+    let is_home =
+        |parent: &Path| HOMES.iter().any(|homes| parent == Path::new(homes) || parent == real(Path::new(homes)));
+    if path.parent().is_some_and(is_home) || home.as_deref().is_some_and(|home| home.starts_with(path)) {
+        return said("is a whole home directory, or holds one");
+    }
+    if real(&std::env::temp_dir()).starts_with(path) {
+        return said("holds the temporary files of others");
+    }
+    if grounds.program.as_deref().is_some_and(|program| program.starts_with(path)) {
+        return said("holds this program itself");
+    }
+    for dir in &grounds.path {
+        let real = real(dir);
+        // What is as wide as that has been looked at.
+        let wide = real.parent().is_none() || home.as_deref().is_some_and(|home| home.starts_with(&real));
+        if path == real || real.starts_with(path) && !is_project_programs(dir) || path.starts_with(&real) && !wide {
+            return Some(format!(
+                "is `{}`, in it, or holds it: programs are looked for there, by `PATH`",
+                real.display()
+            ));
+        }
+    }
+    if let Some(home) = &home {
         // Settings and keys are in such directories; checked-out work may be as well.
-        let below = path.strip_prefix(&home).ok();
+        let below = path.strip_prefix(home).ok();
         let dotted = below
             .is_some_and(|below| below.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b".")));
-        let checked_out = || path.ancestors().take_while(|at| **at != home).any(|at| at.join(".git").exists());
-        if dotted && !checked_out() {
-            return Some("is in a hidden directory of the home directory, and not under version control");
+        if dotted && !checked_out(home) {
+            return said("is in a hidden directory of the home directory, and not under version control");
         }
     }
     if !grounds.within.is_empty() && !grounds.within.iter().any(|ground| path.starts_with(real(ground))) {
-        return Some("is not where the operator lets repositories be");
+        return said("is not where the operator lets repositories be");
     }
     None
+}
+
+/// Returns whether a directory is the one of that name, or holds it.
+fn holds(path: &Path, name: &str) -> bool {
+    Path::new(name).starts_with(path) || real(Path::new(name)).starts_with(path)
 }
 
 #[cfg(test)]
@@ -190,7 +306,12 @@ mod tests {
         for path in ["home/work/repo", "home/.ssh", "home/.tool/tree/.git", "state/audit", "elsewhere"] {
             fs::create_dir_all(root.join(path)).unwrap();
         }
-        let grounds = Grounds { within: Vec::new(), hidden: vec![root.join("state")], home: Some(root.join("home")) };
+        let grounds = Grounds {
+            within: Vec::new(),
+            hidden: vec![root.join("state")],
+            home: Some(root.join("home")),
+            ..Grounds::default()
+        };
         (dir, root, grounds)
     }
 
@@ -216,9 +337,88 @@ mod tests {
         for path in ["/", "/etc", "/usr", "/proc/self", "/dev"] {
             check(Path::new(path), &grounds, unsafe_);
         }
+        for bin in ["work/bin/lib", "work/repo/.venv/bin", "work/tools/bin"] {
+            fs::create_dir_all(root.join("home").join(bin)).unwrap();
+        }
+        let named = |paths: &[&str]| paths.iter().map(|path| root.join("home/work").join(path)).collect();
+        grounds.path = named(&["bin", "repo/.venv/bin", "tools/bin"]);
+        grounds.program = Some(root.join("home/work/own/pgsandbox"));
+        fs::create_dir_all(root.join("home/work/own/src")).unwrap();
+        for path in ["bin", "bin/lib", "repo/.venv/bin", "tools", "tools/bin", "own"] {
+            check(&root.join("home/work").join(path), &grounds, unsafe_);
+        }
+        // A project's own programs are its own, and what is beside this program is not it.
+        for path in ["repo", "own/src"] {
+            check(&root.join("home/work").join(path), &grounds, None);
+        }
         grounds.within = vec![root.join("home/work")];
         check(&root.join("home/work/repo"), &grounds, None);
         check(&root.join("elsewhere"), &grounds, unsafe_);
+    }
+
+    #[test]
+    fn the_system_and_what_many_share_is_no_repository_and_what_is_in_there_may_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        fs::create_dir(&home).unwrap();
+        let grounds = Grounds { home: Some(home.clone()), ..Grounds::default() };
+        let no = |path: &str, grounds: &Grounds| why_not(Path::new(path), grounds);
+        for path in [
+            "/",
+            "/bin",
+            "/usr/local/bin",
+            "/usr/lib/python3",
+            "/usr/local/src/app",
+            "/usr/lib/systemd/system",
+            "/boot/grub",
+            "/etc/cron.d",
+            "/run/user/0",
+            "/nix/store/x",
+            "/snap/x",
+            "/sys/fs",
+            "/dev/shm/x",
+            "/var",
+            "/var/lib",
+            "/var/log",
+            "/var/lib/app",
+            "/var/spool/cron",
+            "/var/backups",
+            "/var/cache/x",
+            "/var/run/x",
+            "/opt",
+            "/srv",
+            "/mnt",
+            "/media",
+            "/home",
+            "/home/ann",
+            "/root",
+            "/tmp",
+            "/var/tmp",
+            "/var/www",
+            "/opt/homebrew",
+            "/opt/homebrew/bin",
+        ] {
+            assert!(no(path, &grounds).is_some(), "{path}");
+        }
+        for path in [
+            "/opt/app",
+            "/srv/app",
+            "/var/www/app",
+            "/home/ann/project",
+            "/root/project",
+            "/workspace",
+            "/work/project",
+            "/tmp/x",
+            "/var/tmp/x",
+            "/mnt/c/project",
+            "/app",
+            "/workspaces/app",
+            "/builds/group/app",
+        ] {
+            assert_eq!(no(path, &grounds), None, "{path}");
+        }
+        let service = Grounds { home: Some(PathBuf::from("/var/lib/jenkins")), ..Grounds::default() };
+        assert!(no("/var/lib/jenkins/workspace/app", &service).is_some(), "it is not under version control");
     }
 
     #[test]

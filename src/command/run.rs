@@ -1,15 +1,15 @@
 //! Starts a command, watches it, and takes what it writes.
 
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -21,7 +21,7 @@ use super::order::{self, Ending, Input, Order, Report};
 use super::output::{Captured, Collector, Wanted};
 use super::redact::Secrets;
 use super::supervisor::SWEEP_MAX;
-use super::{CommandError, Commands, Repo, confine, reach};
+use super::{CommandError, Commands, Repo, confine, reach, repo};
 use crate::model::{Console, OutputStream, fault};
 
 /// The most time that a command may be given.
@@ -110,6 +110,13 @@ pub enum Stopped {
     Cancelled,
 }
 
+/// What a supervisor said, and what came of the command's streams.
+struct Done {
+    watched: io::Result<(Report, Option<Stopped>)>,
+    stdout: Captured,
+    stderr: Captured,
+}
+
 impl Commands {
     /// Runs a command to its end.
     ///
@@ -117,7 +124,7 @@ impl Commands {
     ///
     /// # Errors
     /// Fails if the command could not be started.
-    pub async fn run(&self, run: Run<'_>) -> Result<Ran, CommandError> {
+    pub async fn run(&self, mut run: Run<'_>) -> Result<Ran, CommandError> {
         let confined = self.confined()?;
         let turn = tokio::time::timeout(fault::within(TURN_MAX), self.turns.acquire());
         let _turn = match run.cancel.run_until_cancelled(turn).await {
@@ -125,31 +132,67 @@ impl Commands {
             Some(Ok(Err(_)) | Err(_)) => return Err(CommandError::Busy),
             None => return Err(CommandError::Cancelled),
         };
-        let temporary = Temporary::make().map_err(|error| system("its temporary directory", &error))?;
-        let rules = confined.then(|| {
-            reach::rules(run.repo.path(), &temporary.0, &self.told, &self.settings.further, &self.settings.hidden)
-        });
+        let temporary =
+            Temporary::make(&self.settings.hidden).map_err(|error| system("its temporary directory", &error))?;
+        let rules = confined.then(|| self.reach.rules(run.repo.path(), &self.settings.hidden));
         let passed = match (&run.stdin, &run.console) {
             (Stdin::Console, Some(console)) => console.input(),
             (Stdin::Console | Stdin::Nothing | Stdin::Text(_), _) => None,
         };
-        let order = Order {
+        let variables = std::mem::take(&mut run.variables);
+        let mut order = Order {
             argv: run.argv.to_vec(),
-            dir: run.repo.path().to_path_buf(),
-            temporary: temporary.0.clone(),
-            environment: self.environment(&temporary.0, run.variables),
-            stdin: match (run.stdin, &passed) {
+            temporary: temporary.path.clone(),
+            environment: self.environment(&temporary.path, variables),
+            stdin: match (std::mem::replace(&mut run.stdin, Stdin::Nothing), &passed) {
                 (Stdin::Text(text), _) => Input::Text(text),
                 (Stdin::Console, Some(_)) => Input::Passed,
                 (Stdin::Console | Stdin::Nothing, _) => Input::Nothing,
             },
             rules,
             grace_ms: u64::try_from(fault::within(GRACE).as_millis()).unwrap_or(u64::MAX),
+            in_namespace: self.in_namespace.load(Ordering::Relaxed),
         };
         let secrets = Secrets::new(run.secrets.iter().chain(&self.settings.secrets).map(String::as_str));
+        let open = [run.repo.dir(), temporary.dir.as_fd()];
+        let descriptors: Vec<_> = open.into_iter().chain(passed.as_ref().map(AsFd::as_fd)).collect();
         let started = Instant::now();
-        let (mut child, control) = self.supervise(&order, passed).await?;
-        drop(order);
+        let mut done = self.once(&order, &descriptors, &secrets, &run).await?;
+        if order.in_namespace && matches!(&done.watched, Ok((report, _)) if report.ending == Ending::NoNamespace) {
+            self.in_namespace.store(false, Ordering::Relaxed);
+            order.in_namespace = false;
+            done = self.once(&order, &descriptors, &secrets, &run).await?;
+        }
+        let Done { watched, stdout, stderr } = done;
+        let elapsed = started.elapsed();
+        drop(temporary);
+        let (report, stopped) = watched.map_err(|error| system("its end", &error))?;
+        let program = || super::argv::shown(run.argv.first().map(String::as_str).unwrap_or_default());
+        if report.remaining > 0 {
+            return Err(CommandError::Remains { program: program(), count: report.remaining });
+        }
+        let ended = match report.ending {
+            Ending::Exited(code) => Ended::Exited(code),
+            Ending::Signalled(signal) => Ended::Signalled(signal),
+            Ending::NotFound => return Err(CommandError::NotFound { program: program() }),
+            Ending::NotExecutable => return Err(CommandError::NotExecutable { program: program() }),
+            Ending::Unconfined(why) => return Err(CommandError::Unconfined { why }),
+            Ending::TooMany => return Err(CommandError::TooMany { program: program() }),
+            Ending::NoNamespace => return Err(CommandError::System { why: "no namespace".to_owned() }),
+            Ending::Failed(why) => return Err(CommandError::System { why }),
+        };
+        Ok(Ran { ended, stopped, stdout, stderr, elapsed, left_behind: report.left_behind, confined })
+    }
+
+    /// Has one supervisor look after the command.
+    async fn once(
+        &self,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+        secrets: &Secrets,
+        run: &Run<'_>,
+    ) -> Result<Done, CommandError> {
+        let (mut child, control) = self.supervise(order, descriptors).await?;
         let [wanted, wanted_error] = run.wanted;
         let console = |stream| run.console.clone().map(|console| (console, stream));
         let out = child
@@ -159,27 +202,14 @@ impl Commands {
         let err = child
             .stderr
             .take()
-            .map(|pipe| collect(pipe, Collector::new(wanted_error, secrets), console(OutputStream::Error)));
+            .map(|pipe| collect(pipe, Collector::new(wanted_error, secrets.clone()), console(OutputStream::Error)));
         let watched = watch(control, run.timeout, &run.cancel).await;
         // Nobody talks to it any more, so it ends whatever it looks after, and then itself.
         if tokio::time::timeout(SWEEP_MAX + REPORT_MAX, child.wait()).await.is_err() {
             child.start_kill().ok();
             child.wait().await.ok();
         }
-        let (stdout, stderr) = (gathered(out).await, gathered(err).await);
-        let elapsed = started.elapsed();
-        drop(temporary);
-        let (report, stopped) = watched.map_err(|error| system("its end", &error))?;
-        let program = || super::argv::shown(run.argv.first().map(String::as_str).unwrap_or_default());
-        let ended = match report.ending {
-            Ending::Exited(code) => Ended::Exited(code),
-            Ending::Signalled(signal) => Ended::Signalled(signal),
-            Ending::NotFound => return Err(CommandError::NotFound { program: program() }),
-            Ending::NotExecutable => return Err(CommandError::NotExecutable { program: program() }),
-            Ending::Unconfined(why) => return Err(CommandError::Unconfined { why }),
-            Ending::Failed(why) => return Err(CommandError::System { why }),
-        };
-        Ok(Ran { ended, stopped, stdout, stderr, elapsed, left_behind: report.left_behind, confined })
+        Ok(Done { watched, stdout: gathered(out).await, stderr: gathered(err).await })
     }
 
     /// Says whether commands are confined here.
@@ -195,7 +225,11 @@ impl Commands {
     }
 
     /// Starts the supervisor and tells it what to run.
-    async fn supervise(&self, order: &Order, passed: Option<OwnedFd>) -> Result<(Child, UnixStream), CommandError> {
+    async fn supervise(
+        &self,
+        order: &Order,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Child, UnixStream), CommandError> {
         let begun = async {
             fault::pass("command.spawn").await?;
             let (own, theirs) = StdStream::pair()?;
@@ -206,7 +240,7 @@ impl Commands {
             // Only now, so that nobody else holds the other end.
             drop(command);
             let message = order::encode(order)?;
-            let sent = send_first(&own, &message, passed)?;
+            let sent = order::send_first(&own, &message, descriptors)?;
             own.set_nonblocking(true)?;
             let mut control = UnixStream::from_std(own)?;
             control.write_all(message.get(sent..).unwrap_or_default()).await?;
@@ -231,17 +265,6 @@ impl Commands {
 
 fn system(what: &str, error: &io::Error) -> CommandError {
     CommandError::System { why: format!("{what}: {error}") }
-}
-
-/// Sends the first bytes, with a file descriptor where there is one. Returns how many were sent.
-fn send_first(to: &StdStream, message: &[u8], passed: Option<OwnedFd>) -> io::Result<usize> {
-    let Some(passed) = passed else { return Ok(0) };
-    let descriptors = [passed.as_fd()];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let first = message.get(..1).unwrap_or_default();
-    Ok(rustix::net::sendmsg(to, &[IoSlice::new(first)], &mut ancillary, SendFlags::empty())?)
 }
 
 /// Waits for the report; asks for the end when time is over or the caller cancels.
@@ -315,22 +338,32 @@ async fn gathered(stream: Option<Stream>) -> Captured {
 }
 
 /// A directory of the command's own, gone when dropped.
-struct Temporary(PathBuf);
+struct Temporary {
+    path: PathBuf,
+    dir: OwnedFd,
+}
 
 impl Temporary {
-    fn make() -> io::Result<Self> {
+    /// Makes it where nothing of this program's own is.
+    fn make(hidden: &[PathBuf]) -> io::Result<Self> {
         fault::reach("command.temporary")?;
         let name = format!("pgsandbox-{}", uuid::Uuid::new_v4().simple());
-        let path = reach::real(&std::env::temp_dir()).join(name);
-        std::fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parent = rustix::fs::open(std::env::temp_dir(), flags, Mode::empty())?;
+        let path = repo::whereabouts(&parent)?;
+        if hidden.iter().any(|hidden| path.starts_with(reach::real(hidden))) {
+            return Err(io::Error::other("temporary files are among this program's own"));
+        }
+        rustix::fs::mkdirat(&parent, &name, Mode::RWXU)?;
+        let dir = rustix::fs::openat(&parent, &name, flags | OFlags::NOFOLLOW, Mode::empty())?;
+        Ok(Self { path: path.join(name), dir })
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
         // The supervisor has done it, if there was one.
-        let removed = std::fs::remove_dir_all(&self.0);
+        let removed = std::fs::remove_dir_all(&self.path);
         if let Some(error) = removed.err().filter(|error| error.kind() != io::ErrorKind::NotFound) {
             tracing::warn!(%error, "a command's temporary directory could not be removed");
         }

@@ -1,40 +1,33 @@
 //! The process that looks after one command: this program, started anew for nothing else.
 //!
-//! It is the command's parent and, as a subreaper, becomes the parent of everything that the command leaves behind,
-//! whatever sessions and groups that made for itself. When the command has ended, is to end, or the program that asked for
-//! it is gone, all of it is ended. The command is confined and this process is not, so the kernel lets no signal through
-//! from one to the other where it can tell (Landlock's signal scope, from Linux 6.12).
+//! Where the kernel lets it, it starts the command in a namespace of process numbers, whose end ends everything in it
+//! ([`namespace`], [`first`](super::first)). Where not, it is the command's parent and, as a subreaper, becomes the parent of
+//! everything that the command leaves behind, whatever sessions and groups that made for itself, and kills what it finds.
+//! When the command has ended, is to end, or the program that asked for it is gone, all of it is ended; what is not
+//! is told. The command is confined and this process is not, so the kernel lets no signal through from one to the
+//! other where it can tell: in a namespace, or by Landlock's signal scope from Linux 6.12.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, IoSliceMut, Read, Write};
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use super::confine;
-use super::order::{self, Ending, Input, Order, Report, STOP};
+use super::descendants::{LOOK_EVERY, Seen, descendants, tell, too_many};
+use super::namespace;
+use super::order::{self, Ending, Order, Report, STOP};
+use super::start::{begin_in, ended, start, write_input};
 
 /// How long everything may take to be gone once it was killed.
 pub(super) const SWEEP_MAX: Duration = Duration::from_secs(5);
 /// How long is waited between two looks at what is still there.
 const SWEEP_PAUSE: Duration = Duration::from_millis(5);
-
-/// What happened.
-enum News {
-    Ended(Pid, WaitStatus),
-    /// There is no child left.
-    NoneLeft,
-    Stop,
-    /// Nobody wants to know any more.
-    Alone,
-}
 
 /// Looks after one command, as it is told over standard input.
 pub(super) fn main() -> ExitCode {
@@ -50,84 +43,140 @@ fn serve() -> io::Result<()> {
     // Without a terminal: what is typed there is not for the command, nor is the terminal.
     rustix::process::setsid()?;
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (order, passed) = receive(&control)?;
+    let (order, descriptors) = order::receive(&control)?;
     let temporary = order.temporary.clone();
-    let report = match start(&order, passed) {
-        Ok(child) => look_after(child, order, &control),
-        Err(ending) => Ok(Report { ending, left_behind: 0 }),
+    let report = if order.in_namespace {
+        match begin_namespace(&order, &descriptors) {
+            Ok((first, inbox)) => {
+                drop(descriptors);
+                look_after_namespace(first, &inbox, &control, order.grace())
+            }
+            // It is asked for again, without one.
+            Err(_) => return order::send(&control, &Report::of(Ending::NoNamespace)),
+        }
+    } else {
+        match start(&order, descriptors) {
+            Ok(child) => look_after(child, order, &control),
+            Err(ending) => Ok(Report::of(ending)),
+        }
     };
     // Nothing writes there any more. Whoever asked may be gone.
     std::fs::remove_dir_all(temporary).ok();
     order::send(&control, &report?)
 }
 
-/// Reads the order, and the file descriptor that may come along.
-fn receive(control: &UnixStream) -> io::Result<(Order, Option<OwnedFd>)> {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut head = [0; 4];
-    let mut got = 0;
-    let mut passed = None;
-    while let Some(rest) = head.get_mut(got..).filter(|rest| !rest.is_empty()) {
-        let mut parts = [IoSliceMut::new(rest)];
-        let received = rustix::net::recvmsg(control, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-        if received.bytes == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        got += received.bytes;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                passed = descriptors.last().or(passed);
-            }
-        }
-    }
-    let mut body = vec![0; order::length(head)?];
-    (&*control).read_exact(&mut body)?;
-    Ok((order::decode(&body)?, passed))
+/// Starts the first process of a namespace, and tells it what to run.
+fn begin_namespace(order: &Order, descriptors: &[OwnedFd]) -> io::Result<(Child, UnixStream)> {
+    // What is started begins here, in its own namespace of mounts.
+    begin_in(descriptors)?;
+    namespace::enter()?;
+    let (mut own, theirs) = UnixStream::pair()?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args([super::SUPERVISE, super::FIRST]).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
+    let child = command.spawn()?;
+    drop(command);
+    let message = order::encode(order)?;
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    let sent = order::send_first(&own, &message, &descriptors)?;
+    own.write_all(message.get(sent..).unwrap_or_default())?;
+    Ok((child, own))
 }
 
-/// Starts the command from a thread that is confined first: what a thread may not, its child may not either.
-fn start(order: &Order, passed: Option<OwnedFd>) -> Result<Child, Ending> {
-    let Some((program, arguments)) = order.argv.split_first() else { return Err(Ending::NotFound) };
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(order.environment.iter().map(|(name, value)| (name, value)));
-    command.current_dir(&order.dir).process_group(0);
-    command.stdin(match (&order.stdin, passed) {
-        (Input::Text(_), _) => Stdio::piped(),
-        (Input::Passed, Some(descriptor)) => descriptor.into(),
-        (Input::Passed | Input::Nothing, _) => Stdio::null(),
-    });
-    let failed = |error: io::Error| {
-        // A script that names no interpreter is no program.
-        let no_program = error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error());
-        if error.kind() == io::ErrorKind::NotFound {
-            Ending::NotFound
-        } else if no_program || error.kind() == io::ErrorKind::PermissionDenied {
-            Ending::NotExecutable
-        } else {
-            Ending::Failed(error.to_string())
+/// Waits for the command's end, or for the time to end it, and ends its namespace.
+fn look_after_namespace(
+    mut first: Child,
+    inbox: &UnixStream,
+    control: &UnixStream,
+    grace: Duration,
+) -> io::Result<Report> {
+    let pid = i32::try_from(first.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+    let others = || descendants().into_iter().filter(|seen| seen.pid != pid).collect::<Vec<_>>();
+    let mut until: Option<Instant> = None;
+    let mut look = Instant::now() + LOOK_EVERY;
+    let ending = loop {
+        let [said, told] = readable([inbox, control], until.map_or(look, |until| until.min(look)))?;
+        if said {
+            let failed = |_| Ending::Failed("the command's first process ended before it".to_owned());
+            break Some(order::read(inbox).unwrap_or_else(failed));
+        }
+        let mut word = [0];
+        if told {
+            match (&*control).read(&mut word) {
+                Ok(1) if word == [STOP] => {
+                    others().iter().for_each(|seen| tell(seen.pid, Signal::TERM));
+                    until = Some(Instant::now() + grace);
+                }
+                Ok(1) => {}
+                Ok(_) | Err(_) => break None,
+            }
+        }
+        let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
+            break None;
+        }
+        if now >= look {
+            if too_many(&others()) {
+                break Some(Ending::TooMany);
+            }
+            look = now + LOOK_EVERY;
         }
     };
-    thread::scope(|scope| {
-        let started = scope.spawn(|| {
-            confine::give_up_rights().map_err(Ending::Failed)?;
-            if let Some(rules) = &order.rules {
-                confine::restrict(rules).map_err(Ending::Unconfined)?;
-            }
-            command.spawn().map_err(failed)
-        });
-        started.join().unwrap_or_else(|_| Err(Ending::Failed("the starting thread ended".to_owned())))
-    })
+    let running = count(&others());
+    tell(pid, Signal::KILL);
+    let gone = ends_within(&mut first, SWEEP_MAX)?;
+    // The command itself is among them if it did not end by itself.
+    let left_behind = if ending.is_some() { running } else { running.saturating_sub(1) };
+    let remaining = if gone { 0 } else { count(&others()).max(1) };
+    let ending = ending.unwrap_or(Ending::Signalled(Signal::KILL.as_raw()));
+    Ok(Report { ending, left_behind, remaining })
+}
+
+/// Waits until one of two has something to read, or has ended, at most until a time.
+fn readable(streams: [&UnixStream; 2], until: Instant) -> io::Result<[bool; 2]> {
+    let mut polled = streams.map(|stream| PollFd::new(stream, PollFlags::IN));
+    match poll(&mut polled, Some(&timeout(until.saturating_duration_since(Instant::now())))) {
+        Ok(_) => Ok(polled.map(|polled| !polled.revents().is_empty())),
+        Err(rustix::io::Errno::INTR) => Ok([false; 2]),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn timeout(time: Duration) -> Timespec {
+    Timespec::try_from(time).unwrap_or_default()
+}
+
+/// Waits for the end of a child, for so long.
+fn ends_within(child: &mut Child, time: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + time;
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        poll(&mut [], Some(&timeout(SWEEP_PAUSE))).ok();
+    }
+    Ok(true)
+}
+
+/// Returns how many of them have not ended.
+fn count(all: &[Seen]) -> u32 {
+    u32::try_from(all.iter().filter(|seen| !seen.ended).count()).unwrap_or(u32::MAX)
+}
+
+/// What happened.
+enum News {
+    Ended(Pid, WaitStatus),
+    /// There is no child left.
+    NoneLeft,
+    Stop,
+    /// Nobody wants to know any more.
+    Alone,
 }
 
 /// Waits for the command's end, and ends what it leaves behind.
 fn look_after(mut child: Child, order: Order, control: &UnixStream) -> io::Result<Report> {
-    let grace = Duration::from_millis(order.grace_ms);
+    let grace = order.grace();
     let own = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
-    if let (Input::Text(text), Some(mut to)) = (order.stdin, child.stdin.take()) {
-        // A command need not read what it is given.
-        thread::spawn(move || to.write_all(text.as_bytes()).ok());
-    }
+    write_input(order.stdin, &mut child);
     let (news, inbox) = mpsc::channel();
     let (reaper, listener, mut control) = (news.clone(), news, control.try_clone()?);
     thread::spawn(move || reap(&reaper));
@@ -141,9 +190,9 @@ fn look_after(mut child: Child, order: Order, control: &UnixStream) -> io::Resul
         drop(listener.send(News::Alone));
     });
     let mut ending = wait(own, &inbox, grace);
-    let left_behind = sweep(own, &inbox, &mut ending);
+    let (left_behind, remaining) = sweep(own, &inbox, &mut ending);
     let ending = ending.unwrap_or_else(|| Ending::Failed("the command did not end though it was killed".to_owned()));
-    Ok(Report { ending, left_behind })
+    Ok(Report { ending, left_behind, remaining })
 }
 
 /// Says who ended, until there is no child left.
@@ -163,79 +212,56 @@ fn reap(news: &Sender<News>) {
 /// Returns how the command ended; none if it is to be killed.
 fn wait(own: Pid, inbox: &Receiver<News>, grace: Duration) -> Option<Ending> {
     let mut until: Option<Instant> = None;
+    let mut look = Instant::now() + LOOK_EVERY;
     loop {
-        let news = match until {
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(until) => inbox.recv_timeout(until.saturating_duration_since(Instant::now())),
-        };
-        match news {
+        let next = until.map_or(look, |until| until.min(look));
+        match inbox.recv_timeout(next.saturating_duration_since(Instant::now())) {
             Ok(News::Ended(pid, status)) if pid == own => return Some(ended(status)),
-            Ok(News::Ended(..)) => {}
+            Ok(News::Ended(..)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(News::Stop) => {
-                descendants().into_iter().for_each(|pid| tell(pid, Signal::TERM));
+                descendants().iter().for_each(|seen| tell(seen.pid, Signal::TERM));
                 until = Some(Instant::now() + grace);
             }
-            Ok(News::Alone | News::NoneLeft) | Err(_) => return None,
+            Ok(News::Alone | News::NoneLeft) | Err(RecvTimeoutError::Disconnected) => return None,
+        }
+        let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
+            return None;
+        }
+        if now >= look {
+            if too_many(&descendants()) {
+                return Some(Ending::TooMany);
+            }
+            look = now + LOOK_EVERY;
         }
     }
 }
 
-/// Sends a signal; to one that is gone already there is nothing to say.
-fn tell(pid: Pid, signal: Signal) {
-    rustix::process::kill_process(pid, signal).ok();
-}
-
-fn ended(status: WaitStatus) -> Ending {
-    match (status.exit_status(), status.terminating_signal()) {
-        (Some(code), _) => Ending::Exited(code),
-        (None, Some(signal)) => Ending::Signalled(signal),
-        (None, None) => Ending::Failed("the command ended in no known way".to_owned()),
-    }
-}
-
-/// Kills all descendants until there are none. Returns how many there were beside the command itself.
-fn sweep(own: Pid, inbox: &Receiver<News>, ending: &mut Option<Ending>) -> u32 {
+/// Kills all descendants, whole groups at once, until there are none. Returns how many there were beside the command itself,
+/// and how many there still are.
+fn sweep(own: Pid, inbox: &Receiver<News>, ending: &mut Option<Ending>) -> (u32, u32) {
     let deadline = Instant::now() + SWEEP_MAX;
+    let supervisors = rustix::process::getpid();
     let mut others = BTreeSet::new();
+    let left_behind = |others: &BTreeSet<i32>| u32::try_from(others.len()).unwrap_or(u32::MAX);
     while Instant::now() < deadline {
-        for pid in descendants() {
-            if pid != own {
-                others.insert(pid.as_raw_pid());
+        for seen in descendants().iter().filter(|seen| !seen.ended) {
+            if seen.pid != own {
+                others.insert(seen.pid.as_raw_pid());
             }
-            tell(pid, Signal::KILL);
+            tell(seen.pid, Signal::KILL);
+            // What has been forked since in the same group is reached by it, however short it lives.
+            if let Some(group) =
+                Pid::from_raw(seen.group.max(0)).filter(|group| ![supervisors, Pid::INIT].contains(group))
+            {
+                rustix::process::kill_process_group(group, Signal::KILL).ok();
+            }
         }
         match inbox.recv_timeout(SWEEP_PAUSE) {
-            Ok(News::Ended(pid, status)) if pid == own => *ending = Some(ended(status)),
-            Ok(News::NoneLeft) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(News::Ended(pid, status)) if pid == own && ending.is_none() => *ending = Some(ended(status)),
+            Ok(News::NoneLeft) | Err(RecvTimeoutError::Disconnected) => return (left_behind(&others), 0),
             Ok(News::Ended(..) | News::Stop | News::Alone) | Err(RecvTimeoutError::Timeout) => {}
         }
     }
-    u32::try_from(others.len()).unwrap_or(u32::MAX)
-}
-
-/// Returns every process that comes of this one and has not ended.
-fn descendants() -> Vec<Pid> {
-    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-        // The name stands in parentheses, and may hold some itself.
-        let Some((_, rest)) = stat.rsplit_once(')') else { continue };
-        let mut fields = rest.split_whitespace();
-        let (Some(state), Some(parent)) = (fields.next(), fields.next()) else { continue };
-        if let Ok(parent) = parent.parse()
-            && state != "Z"
-        {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = Vec::new();
-    let mut next = vec![rustix::process::getpid().as_raw_pid()];
-    while let Some(parent) = next.pop() {
-        for pid in children.remove(&parent).unwrap_or_default() {
-            found.extend(Pid::from_raw(pid));
-            next.push(pid);
-        }
-    }
-    found
+    (left_behind(&others), count(&descendants()).max(1))
 }

@@ -53,9 +53,13 @@ pub enum Contents {
         id: SandboxId,
         /// Its names.
         names: SandboxNames,
+        /// Where the copy is made only to be written to a file, and then taken back.
+        dump: Option<Arc<postgres::DumpJob>>,
     },
     /// A copy of a database of another server.
     Clone(Arc<postgres::CloneJob>),
+    /// What was dumped to a file before.
+    Restore(Arc<postgres::RestoreJob>),
 }
 
 /// One step of a plan, as data: what the journal stores is its name.
@@ -194,6 +198,15 @@ pub trait Engine: Send + Sync + 'static {
     /// nothing, there or here.
     async fn examine_source(&self, job: &postgres::CloneJob) -> Result<(), EngineError> {
         Err(EngineError::Unsupported(format!("{} cannot be copied to this kind of sandbox", job.shown)))
+    }
+
+    /// Looks at what a dump in a file needs here, before anything is made for it. Changes nothing.
+    async fn examine_dump(
+        &self,
+        wanted: postgres::Wanted,
+        _dump: postgres::InFile,
+    ) -> Result<postgres::RestoreJob, EngineError> {
+        Err(EngineError::Unsupported(format!("{} cannot be restored to this kind of sandbox", wanted.shown)))
     }
 
     /// Removes what copies have left that were killed on the way.

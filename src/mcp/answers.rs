@@ -24,7 +24,12 @@ pub(super) fn result<T: DeserializeOwned>(envelope: &Envelope) -> Result<T, Erro
 pub(super) fn error(envelope: &Envelope, missing: ErrorCode) -> ErrorData {
     let code = envelope.errors.first().map(|error| error.code.as_str()).unwrap_or_default();
     let code = match code {
-        "invalid_arguments" | "unknown_profile" | "database_not_found" => missing,
+        "invalid_arguments"
+        | "invalid_artifact_name"
+        | "unknown_profile"
+        | "database_not_found"
+        | "snapshot_not_found"
+        | "template_not_found" => missing,
         "unknown_operation" => ErrorCode::INVALID_PARAMS,
         _ => SERVER_ERROR,
     };

@@ -55,6 +55,25 @@ pub struct FailureDetail {
     pub resolved_postgres_version: Option<String>,
     /// Under which more is to be had, `approval:` and a request's digest for instance.
     pub handle: Option<String>,
+    /// What a program wrote that was ended, within the bounds and cleared of the secrets that all output is.
+    pub output: Option<ProgramOutput>,
+}
+
+/// What is kept of a program's output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramOutput {
+    /// Standard output.
+    pub stdout: String,
+    /// The error output.
+    pub stderr: String,
+    /// Whether something of standard output was left out.
+    pub stdout_truncated: bool,
+    /// The same of the error output.
+    pub stderr_truncated: bool,
+    /// Bytes that it wrote to standard output.
+    pub stdout_bytes: u64,
+    /// Bytes that it wrote to the error output.
+    pub stderr_bytes: u64,
 }
 
 impl Failure {

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use async_trait::async_trait;
 
-use super::{Balance, Decision, Failure, Obligations, Principal, Timestamp};
+use super::{Balance, Decision, Failure, Obligations, Principal, SandboxId, Timestamp};
 
 /// Takes news of long work. Implementations must not block.
 pub trait Progress: Send + Sync {
@@ -111,6 +111,8 @@ pub struct Previewed {
     pub refusal: Option<Failure>,
     /// What would be refused of the call while the rest is done.
     pub warnings: Vec<String>,
+    /// The sandbox that it was decided on.
+    pub sandbox: Option<SandboxId>,
 }
 
 /// A call that goes on after it was answered with a handle.

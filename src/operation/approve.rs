@@ -46,7 +46,7 @@ impl Operation for Approve {
     type Output = ApprovalGiven;
 
     fn asks(&self) -> Asks {
-        Asks::default()
+        Asks { approves: Some(self.request_digest.clone()), ..Asks::default() }
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<ApprovalGiven>, Failure> {

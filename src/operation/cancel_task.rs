@@ -34,9 +34,9 @@ impl Operation for CancelTask {
         name: "cancel_task",
         title: "Cancel a task",
         help: "Cancels a call that was answered with a task, as its own cancelling would: what it began is taken back or finished.",
-        // What the call itself may do was decided when it was made; this ends it.
-        impact: Impact::Reads,
-        meets: &[ObligationKind::ReadOnly],
+        // What the call itself may do was decided when it was made; this changes what becomes of it.
+        impact: Impact::Writes,
+        meets: &[],
         toolset: Toolset::Core,
         idempotent: true,
     };

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::create_database::check_labels;
 use super::list_databases::{FailedProfile, unasked};
+use super::new_sandbox::check_labels;
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Grant, Permit};
 use crate::model::{Failure, Impact, ObligationKind, Requested, SandboxId, counted};

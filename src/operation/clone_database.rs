@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::arguments::Whole;
-use super::create_database::{Created, check_labels, check_ttl, lowered_ttl, summary, ttl_minutes};
+use super::create_database::{Created, lowered_ttl, summary};
+use super::new_sandbox::{self, check_labels, ttl_minutes};
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
@@ -296,14 +297,7 @@ impl Admissible for CloneDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        let demands = effective.obligations();
-        let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
-        effective.label(&mut labels)?;
-        self.labels = Some(labels.into_iter().collect());
-        if let (Some(limit), Some(ttl)) = (&demands.max_ttl_minutes, self.ttl_minutes) {
-            check_ttl(ttl, limit)?;
-        }
-        Ok(Vec::new())
+        new_sandbox::apply(&mut self.labels, self.ttl_minutes, effective)
     }
 }
 
@@ -316,13 +310,7 @@ impl Operation for CloneDatabase {
                The source is only read. Prefer schemaOnly or a source without real people's data; columns can be masked. If it \
                fails or is cancelled, nothing is left.",
         impact: Impact::ReachesOut,
-        meets: &[
-            ObligationKind::MaxTtlMinutes,
-            ObligationKind::MaxLiveSandboxes,
-            ObligationKind::MaxDatabaseBytes,
-            ObligationKind::RequireLabel,
-            ObligationKind::AddLabel,
-        ],
+        meets: new_sandbox::MEETS,
         toolset: Toolset::Copies,
         idempotent: false,
     };
@@ -361,6 +349,7 @@ impl Operation for CloneDatabase {
             // Checked before: a call without a source does not come here.
             clone: self.asked().ok(),
             usage: true,
+            ..Asks::default()
         }
     }
 

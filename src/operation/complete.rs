@@ -3,8 +3,10 @@
 use async_trait::async_trait;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::prompt::{self, Names};
+use super::resources::kept;
 use super::{Asks, Call, Done, Operation, Spec, Toolset, resources};
 use crate::admission::{Admissible, Grant, Permit};
 use crate::model::limits::LIST_PAGE_MAX;
@@ -42,6 +44,9 @@ impl Complete {
         let of_variable = || match self.argument.as_str() {
             "databaseId" => Some(Names::Sandbox),
             "profile" => Some(Names::Profile),
+            "handle" => Some(Names::Digest),
+            "snapshotName" => Some(Names::Snapshot),
+            "templateName" => Some(Names::Template),
             _ => None,
         };
         let names = match (&self.prompt, &self.uri_template) {
@@ -66,6 +71,10 @@ impl Complete {
     async fn words(&self, names: Names, call: &Call, grant: &Grant) -> Result<Vec<String>, Failure> {
         match names {
             Names::Anything => Ok(Vec::new()),
+            Names::Digest => kept::digests(call, grant).await,
+            Names::Snapshot => kept::snapshots(call, grant).await,
+            Names::Template => kept::templates(call, grant).await,
+            Names::Source => sources(call, grant).await,
             Names::Profile => Ok(call.core.profiles().iter().map(|profile| profile.name().to_owned()).collect()),
             Names::Sandbox => {
                 let owner = Some(grant.principal.owner.clone());
@@ -78,6 +87,23 @@ impl Complete {
     }
 }
 
+/// Returns the sources of which the caller would be let clone at least the schema, with a reason, by name: neither a URL nor
+/// anything else of theirs.
+async fn sources(call: &Call, grant: &Grant) -> Result<Vec<String>, Failure> {
+    let mut allowed = Vec::new();
+    for name in call.core.source_names().into_iter().take(VALUES_MAX) {
+        let arguments = json!({"source": name, "schemaOnly": true, "reason": "to be completed"}).to_string();
+        let previewed = call.preview.preview(&grant.principal, CLONES, &arguments).await;
+        if previewed.is_ok_and(|previewed| previewed.decision.refusal.is_none()) {
+            allowed.push(name);
+        }
+    }
+    Ok(allowed)
+}
+
+/// The operation that takes sources.
+const CLONES: &str = "clone_database";
+
 impl Admissible for Complete {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 }
@@ -87,7 +113,7 @@ impl Operation for Complete {
     const SPEC: Spec = Spec {
         name: "complete",
         title: "Complete a word",
-        help: "Completes arguments of prompts and resource templates with names of profiles and of your sandboxes. Starts nothing.",
+        help: "Completes arguments of prompts and resource templates with names of profiles, of sources that you may clone, and of what is yours. Starts nothing.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Core,

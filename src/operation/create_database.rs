@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::arguments::Whole;
+use super::new_sandbox::{self, NewSandbox};
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Effective, Grant, Permit};
-use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Origin, Requested};
-use crate::sandbox::{self, BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox, bounds};
+use crate::model::{CredentialAccess, Failure, Impact, ObligationKind, Origin};
+use crate::sandbox::{self, BUILT_IN_EXTENSION, CreateRequest, Idempotency, Sandbox};
 
 /// Arguments of `create_database`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -79,16 +80,20 @@ impl CreateDatabase {
 }
 
 impl CreateDatabase {
+    fn new_sandbox(&self) -> NewSandbox<'_> {
+        NewSandbox {
+            name_hint: self.name_hint.as_deref(),
+            ttl_minutes: self.ttl_minutes,
+            owner: self.owner.as_deref(),
+            labels: self.labels.as_ref(),
+            extensions: self.extensions.as_deref(),
+            template_name: self.template_name.as_deref(),
+            idempotency_key: self.idempotency_key.as_deref(),
+        }
+    }
+
     pub(super) fn request(&self, grant: &Grant) -> Result<CreateRequest, Failure> {
-        Ok(CreateRequest {
-            profile: grant.profile.clone().unwrap_or_default(),
-            name_hint: self.name_hint.clone(),
-            ttl_minutes: ttl_minutes(self.ttl_minutes)?,
-            labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
-            extensions: self.extensions.clone().unwrap_or_default(),
-            template: self.template_name.clone(),
-            idempotency: self.idempotency(),
-        })
+        Ok(CreateRequest { idempotency: self.idempotency(), ..self.new_sandbox().request(grant)? })
     }
 }
 
@@ -96,44 +101,7 @@ impl Admissible for CreateDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        let demands = effective.obligations();
-        let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
-        effective.label(&mut labels)?;
-        self.labels = Some(labels.into_iter().collect());
-        if let (Some(limit), Some(ttl)) = (&demands.max_ttl_minutes, self.ttl_minutes) {
-            check_ttl(ttl, limit)?;
-        }
-        Ok(Vec::new())
-    }
-}
-
-/// Checks the labels of an input.
-pub(super) fn check_labels(labels: Option<&BTreeMap<String, String>>) -> Result<(), Failure> {
-    let labels: Vec<(String, String)> = labels.into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
-    bounds::check_labels(&labels)
-}
-
-/// Refuses a time to live over a policy's limit.
-pub(super) fn check_ttl(ttl: Whole, limit: &Limit) -> Result<(), Failure> {
-    if ttl.within(1, limit.value).is_some() {
-        return Ok(());
-    }
-    let message = format!(
-        "ttl of {} minutes is not between 1 and {} minutes, the limit set by `{}`",
-        ttl.shown(),
-        limit.value,
-        limit.set_by
-    );
-    Err(Failure::new(Code::InvalidTtl, message).hint(format!("ask for {} minutes or less", limit.value)))
-}
-
-/// Reads a time to live; its upper bound is the profile's to say.
-pub(super) fn ttl_minutes(ttl: Option<Whole>) -> Result<Option<u64>, Failure> {
-    let Some(ttl) = ttl else { return Ok(None) };
-    match ttl.within(1, u64::from(u32::MAX)) {
-        Some(minutes) => Ok(Some(minutes)),
-        None => Err(Failure::new(Code::InvalidTtl, format!("ttl of {} minutes is out of range", ttl.shown()))
-            .hint("ask for at least 1 minute and at most what the profile allows; see `list_profiles`")),
+        new_sandbox::apply(&mut self.labels, self.ttl_minutes, effective)
     }
 }
 
@@ -145,41 +113,21 @@ impl Operation for CreateDatabase {
         help: "Creates a disposable Postgres database with a login role of its own and a time to live. Work on it with run_sql; \
                delete it with delete_database when done, else it is removed after its time.",
         impact: Impact::Creates,
-        meets: &[
-            ObligationKind::MaxTtlMinutes,
-            ObligationKind::MaxLiveSandboxes,
-            ObligationKind::MaxDatabaseBytes,
-            ObligationKind::RequireLabel,
-            ObligationKind::AddLabel,
-        ],
+        meets: new_sandbox::MEETS,
         toolset: Toolset::Core,
         idempotent: false,
     };
     type Output = Created;
 
     fn check(&self) -> Result<(), Failure> {
-        ttl_minutes(self.ttl_minutes)?;
-        bounds::check_text("nameHint", self.name_hint.as_deref())?;
-        bounds::check_text("owner", self.owner.as_deref())?;
-        bounds::check_text("idempotencyKey", self.idempotency_key.as_deref())?;
-        check_labels(self.labels.as_ref())?;
-        if let Some(name) = &self.template_name {
-            bounds::check_template_name(name)?;
-        }
-        bounds::check_extension_names(self.extensions.as_deref().unwrap_or_default())
+        self.new_sandbox().check()
     }
 
     fn asks(&self) -> Asks {
         Asks {
             about: About::Profile((&self.profile).into()),
             group_owner: self.owner.clone(),
-            requested: Requested {
-                ttl_minutes: self.ttl_minutes.and_then(|ttl| ttl.within(0, u64::MAX)),
-                labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
-                extensions: self.extensions.clone().unwrap_or_default(),
-                ..Requested::default()
-            },
-            sql: None,
+            requested: self.new_sandbox().requested(),
             usage: true,
             ..Asks::default()
         }

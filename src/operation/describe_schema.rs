@@ -15,7 +15,7 @@ use super::schema_part::{SchemaPart, counts, limit};
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind, SchemaKey, SchemaKind, counted};
+use crate::model::{Code, Failure, Impact, ObligationKind, SchemaKey, SchemaKind, counted};
 
 /// Entries of a page unless asked otherwise, and the most that can be asked for.
 const PAGE_DEFAULT: u64 = 50;
@@ -109,9 +109,7 @@ impl Operation for DescribeSchema {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
-        Ok(Vec::new())
+        ahead.reads_sandbox().await.map(|()| Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Described>, Failure> {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::schema::{JsonObject, object_schema};
 use crate::admission::AppliedLimit;
-use crate::model::{Failure, RequestId, Scope};
+use crate::model::{Failure, ProgramOutput, RequestId, Scope};
 
 /// What an operation hands back when it succeeds.
 #[derive(Debug)]
@@ -154,6 +154,34 @@ pub struct EnvelopeError {
     /// Its Postgres version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_postgres_version: Option<String>,
+    /// What a command wrote before it was ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<ErrorOutput>,
+}
+
+/// What a command wrote before it was ended, bounded and cleared of credentials as in a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ErrorOutput {
+    /// Standard output.
+    pub stdout: String,
+    /// The error output.
+    pub stderr: String,
+    /// Whether something of it was left out.
+    pub stdout_truncated: bool,
+    /// The same of the error output.
+    pub stderr_truncated: bool,
+    /// Bytes that the command wrote.
+    pub stdout_bytes: u64,
+    /// The same of the error output.
+    pub stderr_bytes: u64,
+}
+
+impl From<ProgramOutput> for ErrorOutput {
+    fn from(output: ProgramOutput) -> Self {
+        let ProgramOutput { stdout, stderr, stdout_truncated, stderr_truncated, stdout_bytes, stderr_bytes } = output;
+        Self { stdout, stderr, stdout_truncated, stderr_truncated, stdout_bytes, stderr_bytes }
+    }
 }
 
 impl From<&Failure> for EnvelopeError {
@@ -181,6 +209,7 @@ impl From<&Failure> for EnvelopeError {
             target_version: detail.target_version,
             resolved_profile: detail.resolved_profile,
             resolved_postgres_version: detail.resolved_postgres_version,
+            output: detail.output.map(Into::into),
         }
     }
 }

@@ -105,6 +105,7 @@ impl Operation for ExplainPolicy {
         let input = permit.input();
         let arguments = Value::Object(input.arguments.clone().unwrap_or_default()).to_string();
         let mut previewed = call.preview.preview(&permit.grant().principal, &input.operation, &arguments).await?;
+        previewed.sandbox.into_iter().for_each(|id| permit.grant().course.is_about(id));
         let allowed = previewed.refusal.is_none();
         let summary = match &previewed.refusal {
             None => format!("`{}` would be let through", input.operation),

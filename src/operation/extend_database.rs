@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
-use super::create_database::{check_ttl, ttl_minutes};
+use super::new_sandbox::{check_ttl, ttl_minutes};
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};

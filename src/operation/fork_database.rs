@@ -7,13 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
-use super::create_database::{Created, check_labels, check_ttl, summary, ttl_minutes};
+use super::create_database::{Created, summary};
 use super::extend_database::missing_target;
+use super::new_sandbox::{self, NewSandbox};
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
-use crate::admission::{Admissible, Effective, Grant, Permit};
-use crate::model::{Failure, Impact, ObligationKind, Requested};
-use crate::sandbox::{CreateRequest, bounds};
+use crate::admission::{Admissible, Effective, Permit};
+use crate::model::{Failure, Impact, ObligationKind};
 
 /// Arguments of `fork_database`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -42,14 +42,14 @@ pub(super) struct Forked {
 }
 
 impl ForkDatabase {
-    fn request(&self, grant: &Grant) -> Result<CreateRequest, Failure> {
-        Ok(CreateRequest {
-            profile: grant.profile.clone().unwrap_or_default(),
-            name_hint: self.name_hint.clone(),
-            ttl_minutes: ttl_minutes(self.ttl_minutes)?,
-            labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
-            ..CreateRequest::default()
-        })
+    fn new_sandbox(&self) -> NewSandbox<'_> {
+        NewSandbox {
+            name_hint: self.name_hint.as_deref(),
+            ttl_minutes: self.ttl_minutes,
+            owner: self.owner.as_deref(),
+            labels: self.labels.as_ref(),
+            ..NewSandbox::default()
+        }
     }
 }
 
@@ -57,13 +57,7 @@ impl Admissible for ForkDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
-        let mut labels = self.labels.take().unwrap_or_default().into_iter().collect();
-        effective.label(&mut labels)?;
-        self.labels = Some(labels.into_iter().collect());
-        if let (Some(limit), Some(ttl)) = (&effective.obligations().max_ttl_minutes, self.ttl_minutes) {
-            check_ttl(ttl, limit)?;
-        }
-        Ok(Vec::new())
+        new_sandbox::apply(&mut self.labels, self.ttl_minutes, effective)
     }
 }
 
@@ -75,34 +69,21 @@ impl Operation for ForkDatabase {
         help: "Copies a sandbox of yours, data and all, into a new one with roles and a time to live of its own; the source stays \
                as it is. Nobody may use the source meanwhile: end your sessions there first.",
         impact: Impact::Creates,
-        meets: &[
-            ObligationKind::MaxTtlMinutes,
-            ObligationKind::MaxLiveSandboxes,
-            ObligationKind::MaxDatabaseBytes,
-            ObligationKind::RequireLabel,
-            ObligationKind::AddLabel,
-        ],
+        meets: new_sandbox::MEETS,
         toolset: Toolset::Copies,
         idempotent: false,
     };
     type Output = Forked;
 
     fn check(&self) -> Result<(), Failure> {
-        ttl_minutes(self.ttl_minutes)?;
-        bounds::check_text("nameHint", self.name_hint.as_deref())?;
-        bounds::check_text("owner", self.owner.as_deref())?;
-        check_labels(self.labels.as_ref())
+        self.new_sandbox().check()
     }
 
     fn asks(&self) -> Asks {
         Asks {
             about: About::Sandbox((&self.database).into()),
             group_owner: self.owner.clone(),
-            requested: Requested {
-                ttl_minutes: self.ttl_minutes.and_then(|ttl| ttl.within(0, u64::MAX)),
-                labels: self.labels.clone().unwrap_or_default().into_iter().collect(),
-                ..Requested::default()
-            },
+            requested: self.new_sandbox().requested(),
             usage: true,
             ..Asks::default()
         }
@@ -110,13 +91,13 @@ impl Operation for ForkDatabase {
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let source = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_fork(ahead.grant, source, self.request(ahead.grant)?).await?;
+        ahead.core.foresee_fork(ahead.grant, source, self.new_sandbox().request(ahead.grant)?).await?;
         Ok(vec!["whether others use the source is known only when it is copied".to_owned()])
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Forked>, Failure> {
         let source = permit.grant().target.ok_or_else(missing_target)?;
-        let request = permit.input().request(permit.grant())?;
+        let request = permit.input().new_sandbox().request(permit.grant())?;
         let created = call.core.fork(&permit, source, request, call.progress.clone(), call.cancel.clone()).await?;
         let result = Forked { created: Created::new(&permit, call, &created).await?, forked_from: source.to_string() };
         Ok(Done::new(summary("forked", &created.sandbox), result))

@@ -90,7 +90,7 @@ pub trait Ready: Send {
 }
 
 /// Every operation, in the order of the reference page.
-pub static OPERATIONS: [Entry; 42] = [
+pub static OPERATIONS: [Entry; 44] = [
     Entry::of::<super::create_database::CreateDatabase>(),
     Entry::of::<super::clone_database::CloneDatabase>(),
     Entry::of::<super::list_databases::ListDatabases>(),
@@ -105,6 +105,8 @@ pub static OPERATIONS: [Entry; 42] = [
     Entry::of::<super::create_sandbox_from_template::CreateSandboxFromTemplate>(),
     Entry::of::<super::list_templates::ListTemplates>(),
     Entry::of::<super::delete_template::DeleteTemplate>(),
+    Entry::of::<super::export_template::ExportTemplate>(),
+    Entry::of::<super::import_template::ImportTemplate>(),
     Entry::of::<super::list_profiles::ListProfiles>(),
     Entry::of::<super::list_extensions::ListExtensions>(),
     Entry::of::<super::verify_sandbox::VerifySandbox>(),

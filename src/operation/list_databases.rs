@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::Whole;
-use super::create_database::check_labels;
+use super::new_sandbox::check_labels;
 use super::selector::ScopeSelector;
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Grant, Permit};

@@ -36,7 +36,7 @@ impl Operation for ListResources {
     const SPEC: Spec = Spec {
         name: "list_resources",
         title: "List resources",
-        help: "Lists profiles and your sandboxes as resources. Starts nothing.",
+        help: "Lists profiles, and your sandboxes, schema digests, snapshots and templates, as resources. Starts nothing.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Core,

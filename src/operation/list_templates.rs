@@ -10,8 +10,8 @@ use super::list_databases::{ALL_VERSIONS, FailedProfile, unasked};
 use super::selector::ProfileSelector;
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind, counted};
-use crate::sandbox::Template;
+use crate::model::{Failure, Impact, ObligationKind, Timestamp, counted};
+use crate::sandbox::{KeptDump, Template};
 
 /// What whoever keeps a template is told.
 pub(super) const PRIVACY: &str =
@@ -32,6 +32,8 @@ pub(super) struct Templates {
     /// The profiles that were searched.
     profiles: Vec<String>,
     templates: Vec<Listed>,
+    /// Templates that were exported to files; they are of no profile.
+    exported: Vec<Exported>,
     /// What is to be kept in mind of them.
     privacy_warning: String,
     /// Profiles that could not be searched.
@@ -53,9 +55,11 @@ pub(super) struct Listed {
     created_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     notes: Option<String>,
-    /// The sandbox that it is a copy of; it may be gone.
-    source_database_id: String,
-    source_database_name: String,
+    /// The sandbox that it is a copy of, which may be gone; an imported one is a copy of none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_database_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_database_name: Option<String>,
     /// The server's major version when it was made.
     postgres_version: String,
     /// The extensions in it, with their versions.
@@ -69,8 +73,7 @@ pub(super) struct Listed {
 impl Listed {
     pub(super) fn new(template: &Template) -> Self {
         let sandbox = &template.sandbox;
-        let (id, name) =
-            sandbox.source.as_ref().map(|source| (source.id.to_string(), source.name.clone())).unwrap_or_default();
+        let source = sandbox.source.as_ref();
         Self {
             template_name: template.name.clone(),
             profile: sandbox.profile.clone(),
@@ -78,13 +81,62 @@ impl Listed {
             owner: sandbox.group_owner.clone(),
             created_by: template.created_by.clone(),
             notes: template.notes.clone(),
-            source_database_id: id,
-            source_database_name: name,
+            source_database_id: source.map(|source| source.id.to_string()),
+            source_database_name: source.map(|source| source.name.clone()),
             postgres_version: template.major.to_string(),
             extensions: template.extensions.iter().cloned().collect(),
             size_bytes: sandbox.bytes.unwrap_or_default(),
             created_at: sandbox.created_at.to_string(),
             privacy_warning: PRIVACY.to_owned(),
+        }
+    }
+}
+
+/// One exported template.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Exported {
+    exported_name: String,
+    /// What the template was called that was exported.
+    template_name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notes: Option<String>,
+    /// The version of the server that it was exported from; no older one can import it.
+    postgres_version: String,
+    /// The extensions in it, with their versions there.
+    extensions: BTreeMap<String, String>,
+    tables: u64,
+    rows: u64,
+    /// The size of its database.
+    database_bytes: u64,
+    /// The length of the file.
+    size_bytes: u64,
+    /// The dump's checksum.
+    checksum: String,
+    exported_at: String,
+    /// What of the template is not in the file.
+    left_out: Vec<String>,
+}
+
+impl Exported {
+    pub(super) fn new(kept: &KeptDump) -> Self {
+        let manifest = &kept.manifest;
+        Self {
+            exported_name: kept.name.clone(),
+            template_name: manifest.template_name.clone(),
+            created_by: manifest.created_by.clone(),
+            notes: manifest.notes.clone(),
+            postgres_version: manifest.postgres_version.clone(),
+            extensions: manifest.extensions.iter().map(|e| (e.name.clone(), e.version.clone())).collect(),
+            tables: manifest.tables,
+            rows: manifest.rows,
+            database_bytes: manifest.database_bytes,
+            size_bytes: kept.bytes,
+            checksum: format!("sha256:{}", manifest.dump_sha256),
+            exported_at: Timestamp::from_unix_ms(manifest.exported_at_ms.max(0).unsigned_abs()).to_string(),
+            left_out: manifest.left_out.clone(),
         }
     }
 }
@@ -104,7 +156,8 @@ impl Operation for ListTemplates {
     const SPEC: Spec = Spec {
         name: "list_templates",
         title: "List templates",
-        help: "Lists your templates, profile by profile: what they were copied from, what they need and how large they are.",
+        help: "Lists your templates, profile by profile: what they were copied from, what they need and how large they are; and those that \
+               were exported.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Copies,
@@ -125,12 +178,14 @@ impl Operation for ListTemplates {
         let input = permit.input();
         let listed = call.core.templates(&permit, input.profile.profile.as_deref(), input.version()).await;
         let list = permit.grant().course.refusing(listed)?;
+        let exported = call.core.exported_templates(&permit).await?;
         let unasked = unasked(&list.failures);
         let templates: Vec<Listed> = list.templates.iter().map(Listed::new).collect();
         let result = Templates {
             profiles: list.profiles,
             privacy_warning: PRIVACY.to_owned(),
             failures: list.failures.into_iter().map(Into::into).collect(),
+            exported: exported.iter().map(Exported::new).collect(),
             templates,
         };
         Ok(Done::new(counted(result.templates.len(), "template", "templates"), result).warn(unasked))

@@ -9,6 +9,7 @@ mod base_digest;
 mod connection;
 pub mod envelope;
 mod list;
+mod new_sandbox;
 pub mod page;
 pub mod prompt;
 mod resources;
@@ -37,11 +38,13 @@ mod doctor;
 mod ensure_postgres;
 mod explain_policy;
 mod explain_query;
+mod export_template;
 mod extend_database;
 mod fork_database;
 mod get_connection_string;
 mod get_prompt;
 mod get_task;
+mod import_template;
 mod list_approvals;
 mod list_databases;
 mod list_extensions;
@@ -75,7 +78,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Admissible, Grant, Permit};
 use crate::command::Commands;
-use crate::model::{Console, Failure, Health, Preview, Progress, Requested, Tasks};
+use crate::model::{Console, CredentialAccess, Failure, Health, Preview, Progress, Requested, Tasks};
 use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
@@ -135,6 +138,8 @@ pub struct Asks {
     pub clone: Option<CloneAsked>,
     /// Whether policies need to see how many sandboxes the owner has.
     pub usage: bool,
+    /// The digest of the request that is to be approved, for the audit.
+    pub approves: Option<String>,
 }
 
 /// What a request is about.
@@ -160,6 +165,17 @@ pub struct Ahead<'a> {
     pub script: Option<&'a Script>,
     /// Runs commands of repositories; nothing is run with it here.
     pub commands: &'a Commands,
+}
+
+impl Ahead<'_> {
+    /// Says what reading the sandbox that the call names would be refused with.
+    ///
+    /// # Errors
+    /// Fails as the call would.
+    pub async fn reads_sandbox(&self) -> Result<(), Failure> {
+        let id = self.grant.target.ok_or_else(extend_database::missing_target)?;
+        self.core.foresee_use(self.grant, id, CredentialAccess::ReadOnly).await
+    }
 }
 
 /// What an operation's body works with.

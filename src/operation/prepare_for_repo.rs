@@ -8,15 +8,10 @@ use serde::Serialize;
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Permit};
-use crate::command::project::{PROJECT_FILE, Project};
+use crate::command::project::{self, PROJECT_FILE, Project};
 use crate::command::survey::{Proposal, Purpose, Survey, VersionSource};
 use crate::command::{Commands, Repo, argv};
 use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind};
-
-/// The oldest and newest major version that can be recorded.
-const MAJOR_MIN: u16 = 9;
-/// Two digits: whatever has more is a mistake.
-const MAJOR_MAX: u16 = 99;
 
 /// Arguments of `prepare_for_repo`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -127,6 +122,7 @@ impl Operation for PrepareForRepo {
     fn check(&self) -> Result<(), Failure> {
         for command in [&self.migration_command, &self.seed_command].into_iter().flatten() {
             argv::check(command)?;
+            argv::check_recorded(command)?;
         }
         // With a sandbox named, the version only selects.
         if !self.names_sandbox() {
@@ -209,8 +205,7 @@ impl PrepareForRepo {
         let Some(version) = self.database.postgres_version.as_deref().filter(|_| !self.names_sandbox()) else {
             return Ok(None);
         };
-        let major = version.split('.').next().and_then(|major| major.parse::<u16>().ok());
-        match major.filter(|major| (MAJOR_MIN..=MAJOR_MAX).contains(major)) {
+        match project::major(version) {
             Some(major) => Ok(Some(major.to_string())),
             None => Err(Failure::new(Code::InvalidArguments, "`postgresVersion` is no version of Postgres")
                 .hint("give a major version, `16` for instance")),

@@ -48,6 +48,14 @@ pub enum Names {
     Sandbox,
     /// A profile.
     Profile,
+    /// A source that the caller may clone.
+    Source,
+    /// A schema digest of the caller's that is kept, by handle.
+    Digest,
+    /// A snapshot of the caller's.
+    Snapshot,
+    /// A template of the caller's.
+    Template,
 }
 
 const DATABASE: PromptArgument =
@@ -64,7 +72,7 @@ static PROMPTS: [Prompt; 3] = [
                 name: "source",
                 description: "The name of a configured source",
                 default: None,
-                names: Names::Anything,
+                names: Names::Source,
             },
             PromptArgument {
                 name: "purpose",
@@ -168,6 +176,7 @@ mod tests {
         let value = match argument.names {
             Names::Sandbox => "11111111-2222-4333-8444-555555555555",
             Names::Profile => "local",
+            Names::Source | Names::Digest | Names::Snapshot | Names::Template => "staging",
             Names::Anything => "a \"b\" \\ {{profile}}",
         };
         (argument.name.to_owned(), value.to_owned())

@@ -33,7 +33,7 @@ impl Operation for ReadResource {
     const SPEC: Spec = Spec {
         name: "read_resource",
         title: "Read a resource",
-        help: "Returns what is in a resource: of a profile its limits, of one of your sandboxes what is recorded of it.",
+        help: "Returns what is in a resource: of a profile its limits; of one of your sandboxes, digests, snapshots or templates what is recorded of it.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Core,

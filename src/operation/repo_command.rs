@@ -10,16 +10,18 @@ use serde::{Deserialize, Serialize};
 use super::arguments::Whole;
 use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
-use super::{About, Ahead, Asks, Call, connection};
-use crate::admission::Permit;
+use super::{About, Ahead, Asks, Call, Done, connection};
+use crate::admission::{Grant, Permit};
 use crate::command::output::{OUTPUT_CHARS_MAX, TAIL_LINES_MAX};
+use crate::command::project::Project;
 use crate::command::surroundings::{URL_NAMES_MAX, check_url_name};
 use crate::command::{
-    Captured, CommandError, Ended, Ran, Repo, Run, STDIN_BYTES_MAX, Stdin, Stopped, TIMEOUT_SECONDS_DEFAULT,
+    Captured, CommandError, Commands, Ended, Ran, Repo, Run, STDIN_BYTES_MAX, Stdin, Stopped, TIMEOUT_SECONDS_DEFAULT,
     TIMEOUT_SECONDS_MAX, Wanted, argv,
 };
 use crate::engine::ConnectionInfo;
-use crate::model::{Code, CredentialAccess, Failure, ObligationKind, Requested, SandboxId, Secret};
+use crate::model::{Code, CredentialAccess, Failure, ObligationKind, ProgramOutput, Requested, SandboxId, Secret};
+use crate::sandbox::Selector;
 
 /// Demands that such an operation can make true. A command has the owner's credentials, so one that is to be read-only,
 /// or to keep to limits of rows, is refused.
@@ -111,6 +113,7 @@ impl CommandArguments {
         recorded: impl FnOnce(&str) -> Option<Vec<String>>,
         missing: Failure,
     ) -> Result<(), Failure> {
+        Repo::check(&self.repo_path)?;
         let words = match &self.command {
             Some(words) => words.clone(),
             None => recorded(&self.repo_path).ok_or(missing)?,
@@ -131,10 +134,20 @@ impl CommandArguments {
         Ok(names.iter().try_for_each(|name| check_url_name(name))?)
     }
 
+    /// Finds fault with the arguments of an operation that runs the recorded migration unless it is given another command.
+    pub(super) fn check_migration(&self) -> Result<(), Failure> {
+        let missing = Failure::new(
+            Code::MissingSchemaChangeCommand,
+            "no command was given, and the repository has none recorded",
+        )
+        .hint("give `command`, or record a `migrationCommand` with prepare_for_repo");
+        self.check(|path| Project::at(path).migration_command, missing)
+    }
+
     /// Says what policies need to see.
     pub(super) fn asks(&self) -> Asks {
         Asks {
-            about: About::Sandbox((&self.database).into()),
+            about: About::Sandbox(self.selector()),
             requested: Requested {
                 command: self.words().to_vec(),
                 timeout_ms: self.timeout().ok().and_then(|timeout| u64::try_from(timeout.as_millis()).ok()),
@@ -148,39 +161,52 @@ impl CommandArguments {
     /// Says what the call would be refused with.
     pub(super) async fn foresee(&self, ahead: &Ahead<'_>) -> Result<(), Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.commands.confined()?;
-        ahead.commands.open(&self.repo_path)?;
+        self.look(ahead.commands)?;
         ahead.core.foresee_use(ahead.grant, id, CredentialAccess::Owner).await
     }
 
-    /// Makes everything ready, and runs nothing.
-    pub(super) async fn prepare<T>(&self, permit: &Permit<T>, call: &Call) -> Result<Prepared, Failure> {
-        let course = &permit.grant().course;
-        let looked = || -> Result<Repo, CommandError> {
-            call.commands.confined()?;
-            call.commands.open(&self.repo_path)
-        };
-        let repo = course.refusing(looked().map_err(Failure::from))?;
+    /// Runs it in the sandbox of the permit, and tells how it went.
+    pub(super) async fn carry_out<T>(&self, permit: &Permit<T>, call: &Call) -> Result<Done<CommandResult>, Failure> {
+        let repo = self.open(permit.grant(), &call.commands)?;
         let id = permit.grant().target.ok_or_else(missing_target)?;
-        let (info, password) = call.core.credentials_for_command(permit, id).await?;
-        let seen = course.refusing(self.seen_from(&info))?;
+        let credentials = call.core.credentials_for_command(permit, id).await?;
+        let prepared = self.prepare(permit.grant(), repo, id, credentials)?;
+        let result = self.run(permit.grant(), call, &prepared).await?;
+        let warnings = result.warnings();
+        Ok(Done::new(result.summary(), result).warn(warnings))
+    }
+
+    /// Opens the repository, before anything is done for the command.
+    pub(super) fn open(&self, grant: &Grant, commands: &Commands) -> Result<Repo, Failure> {
+        grant.course.refusing(self.look(commands).map_err(Failure::from))
+    }
+
+    fn look(&self, commands: &Commands) -> Result<Repo, CommandError> {
+        commands.confined()?;
+        commands.open(&self.repo_path)
+    }
+
+    /// Makes everything ready, and runs nothing.
+    pub(super) fn prepare(
+        &self,
+        grant: &Grant,
+        repo: Repo,
+        id: SandboxId,
+        (info, password): (ConnectionInfo, Secret),
+    ) -> Result<Prepared, Failure> {
+        let seen = grant.course.refusing(self.seen_from(&info))?;
         Ok(Prepared { repo, id, info, seen, password })
     }
 
     /// Runs the command.
-    pub(super) async fn run<T>(
-        &self,
-        permit: &Permit<T>,
-        call: &Call,
-        prepared: &Prepared,
-    ) -> Result<CommandResult, Failure> {
+    pub(super) async fn run(&self, grant: &Grant, call: &Call, prepared: &Prepared) -> Result<CommandResult, Failure> {
         let words = self.words();
         let stdin = match (&self.stdin, &call.console) {
             (Some(text), _) => Stdin::Text(text.clone()),
             (None, Some(_)) => Stdin::Console,
             (None, None) => Stdin::Nothing,
         };
-        permit.grant().course.acts();
+        grant.course.acts();
         let ran = call
             .commands
             .run(Run {
@@ -196,29 +222,47 @@ impl CommandArguments {
             })
             .await?;
         let program = argv::shown(words.first().map(String::as_str).unwrap_or_default());
-        let written = || format!("it had written {} and {} bytes", ran.stdout.bytes, ran.stderr.bytes);
-        match ran.stopped {
+        let written = format!("it had written {} and {} bytes", ran.stdout.bytes, ran.stderr.bytes);
+        let mut failure = match ran.stopped {
+            None => return Ok(result(words, prepared, ran)),
             Some(Stopped::TimedOut) => {
                 let seconds = self.timeout()?.as_secs();
                 let message =
                     format!("`{program}` ran longer than {seconds} s and was ended with all that it had started");
-                Err(Failure::new(Code::CommandTimeout, message)
-                    .hint(format!("{}; ask for more time, up to {TIMEOUT_SECONDS_MAX} s, or for less work", written())))
+                Failure::new(Code::CommandTimeout, message)
+                    .hint(format!("{written}; ask for more time, up to {TIMEOUT_SECONDS_MAX} s, or for less work"))
             }
             Some(Stopped::Cancelled) => {
                 let message =
                     format!("the call was cancelled by the caller; `{program}` was ended with all that it had started");
-                Err(Failure::new(Code::Cancelled, message).hint(written()))
+                Failure::new(Code::Cancelled, message).hint(written)
             }
-            None => Ok(result(words, prepared, ran)),
-        }
+        };
+        failure.detail_mut().output = Some(output(ran));
+        Err(failure)
+    }
+
+    /// Returns whether the arguments name a sandbox.
+    pub(super) fn names_sandbox(&self) -> bool {
+        self.database.database_id.is_some() || self.database.database_name.is_some()
+    }
+
+    /// Returns which sandbox, or else which profile, the arguments name.
+    pub(super) fn selector(&self) -> Selector {
+        (&self.database).into()
+    }
+
+    /// Returns the repository's path, as it was given.
+    pub(super) fn repo_path(&self) -> &str {
+        &self.repo_path
     }
 
     fn words(&self) -> &[String] {
         self.words.get().map(Vec::as_slice).unwrap_or_default()
     }
 
-    fn timeout(&self) -> Result<Duration, Failure> {
+    /// Returns the time that the command has.
+    pub(super) fn timeout(&self) -> Result<Duration, Failure> {
         let Some(seconds) = self.timeout_seconds else { return Ok(Duration::from_secs(TIMEOUT_SECONDS_DEFAULT)) };
         let asked = within("timeoutSeconds", seconds, 1, TIMEOUT_SECONDS_MAX)?;
         Ok(Duration::from_secs(asked))
@@ -285,10 +329,23 @@ impl CommandArguments {
 /// What a command is run with.
 pub(super) struct Prepared {
     repo: Repo,
-    pub(super) id: SandboxId,
+    id: SandboxId,
     info: ConnectionInfo,
     seen: ConnectionInfo,
     password: Secret,
+}
+
+/// Returns what a command wrote that was ended.
+fn output(ran: Ran) -> ProgramOutput {
+    let Ran { stdout, stderr, .. } = ran;
+    ProgramOutput {
+        stdout: stdout.text,
+        stderr: stderr.text,
+        stdout_truncated: stdout.truncated,
+        stderr_truncated: stderr.truncated,
+        stdout_bytes: stdout.bytes,
+        stderr_bytes: stderr.bytes,
+    }
 }
 
 fn result(words: &[String], prepared: &Prepared, ran: Ran) -> CommandResult {

@@ -7,8 +7,7 @@ use serde::Deserialize;
 use super::repo_command::{CommandArguments, CommandResult, MEETS};
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::command::project::Project;
-use crate::model::{Code, Failure, Impact, ObligationKind};
+use crate::model::{Failure, Impact, ObligationKind};
 
 /// Arguments of `run_repo_command`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -36,12 +35,7 @@ impl Operation for RunRepoCommand {
     type Output = CommandResult;
 
     fn check(&self) -> Result<(), Failure> {
-        let missing = Failure::new(
-            Code::MissingSchemaChangeCommand,
-            "no command was given, and the repository has none recorded",
-        )
-        .hint("give `command`, or record a `migrationCommand` with prepare_for_repo");
-        self.command.check(|path| Project::at(path).migration_command, missing)
+        self.command.check_migration()
     }
 
     fn asks(&self) -> Asks {
@@ -53,10 +47,6 @@ impl Operation for RunRepoCommand {
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<CommandResult>, Failure> {
-        let input = &permit.input().command;
-        let prepared = input.prepare(&permit, call).await?;
-        let result = input.run(&permit, call, &prepared).await?;
-        let warnings = result.warnings();
-        Ok(Done::new(result.summary(), result).warn(warnings))
+        permit.input().command.carry_out(&permit, call).await
     }
 }

@@ -14,7 +14,7 @@ use super::schema_part::{KindChanges, SchemaPart, Told, ToldChange, change_limit
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind, Schema, SchemaFilter};
+use crate::model::{Code, Failure, Impact, ObligationKind, Schema, SchemaFilter};
 use crate::sandbox::Selector;
 use crate::sandbox::schema::{
     DIGEST_VERSION, KeptSchema, SchemaDigest, compare, compare_fingerprints, snapshot_name_fault,
@@ -156,8 +156,7 @@ impl Operation for DiffSchema {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
+        ahead.reads_sandbox().await?;
         match self.base()? {
             Base::Digest(_) => {}
             Base::Snapshot(name) => ahead.core.foresee_snapshot_use(ahead.grant, &name).await?,
@@ -266,8 +265,12 @@ async fn with_other(
         }
     }
     let previewed = call.preview.preview(&permit.grant().principal, LOOKS_AT_OTHER, &arguments.to_string()).await;
-    let refused = previewed.and_then(|previewed| previewed.refusal.map_or(Ok(()), Err));
-    permit.grant().course.refusing(refused)?;
+    let course = &permit.grant().course;
+    let refused = previewed.and_then(|previewed| {
+        previewed.sandbox.into_iter().for_each(|other| course.is_about(other));
+        previewed.refusal.map_or(Ok(()), Err)
+    });
+    course.refusing(refused)?;
     let filter = permit.input().part.filter();
     let before = call.core.other_schema(permit, other, &filter).await?;
     let after = call.core.schema(permit, id, &filter).await?;

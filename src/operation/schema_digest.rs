@@ -12,7 +12,7 @@ use super::schema_part::{SchemaPart, counts, limit};
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{CredentialAccess, Failure, Impact, ObligationKind, counted};
+use crate::model::{Failure, Impact, ObligationKind, counted};
 use crate::sandbox::schema::SchemaDigest;
 
 /// Fingerprints that are sent unless asked otherwise, and the most that can be asked for.
@@ -110,9 +110,7 @@ impl Operation for DigestSchema {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
-        Ok(Vec::new())
+        ahead.reads_sandbox().await.map(|()| Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Digested>, Failure> {

@@ -51,10 +51,6 @@ impl Operation for SeedDatabase {
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<CommandResult>, Failure> {
-        let input = &permit.input().command;
-        let prepared = input.prepare(&permit, call).await?;
-        let result = input.run(&permit, call, &prepared).await?;
-        let warnings = result.warnings();
-        Ok(Done::new(result.summary(), result).warn(warnings))
+        permit.input().command.carry_out(&permit, call).await
     }
 }

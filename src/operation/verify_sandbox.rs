@@ -8,7 +8,7 @@ use super::extend_database::missing_target;
 use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Check, CheckStatus, CredentialAccess, Failure, Impact, ObligationKind, counted};
+use crate::model::{Check, CheckStatus, Failure, Impact, ObligationKind, counted};
 
 /// Arguments of `verify_sandbox`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -93,9 +93,7 @@ impl Operation for VerifySandbox {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, CredentialAccess::ReadOnly).await?;
-        Ok(Vec::new())
+        ahead.reads_sandbox().await.map(|()| Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Verified>, Failure> {

@@ -177,7 +177,7 @@ impl Core {
         let (profile, sandbox) = self.locate_usable(permit, id).await?;
         if access == CredentialAccess::Owner {
             refuse_if_read_only(permit.grant())?;
-            self.admit_owner(permit, &profile, &sandbox).await?;
+            self.admit_owner(permit.grant(), &profile, &sandbox).await?;
         }
         Ok((profile, sandbox))
     }
@@ -446,7 +446,7 @@ fn lived_minutes(sandbox: &Sandbox) -> u64 {
     u64::try_from(sandbox.read_at.ms_since(sandbox.created_at)).unwrap_or(0).div_ceil(60_000)
 }
 
-fn refuse_if_read_only(grant: &Grant) -> Result<(), Failure> {
+pub(super) fn refuse_if_read_only(grant: &Grant) -> Result<(), Failure> {
     let demanding = &grant.obligations.read_only;
     match demanding.first() {
         Some(policy) => Err(Failure::new(

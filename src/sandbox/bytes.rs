@@ -12,7 +12,7 @@ use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::upkeep::Steward;
 use super::{Core, Profile, Sandbox, not_found};
-use crate::admission::{Grant, Permit, SystemReason};
+use crate::admission::{Grant, SystemReason};
 use crate::engine::EngineError;
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope, fault};
 use crate::store::{After, ByteLimits, DueLogin, Find, LoginTurn};
@@ -32,15 +32,15 @@ impl Core {
     /// need not be any longer.
     ///
     /// Limits that have changed are noted; where there are none, and were none, nothing is asked.
-    pub(super) async fn admit_owner<T>(
+    pub(super) async fn admit_owner(
         &self,
-        permit: &Permit<T>,
+        grant: &Grant,
         profile: &Arc<Profile>,
         sandbox: &Sandbox,
     ) -> Result<(), Failure> {
         let mut limits = sandbox.byte_limits;
-        if fills(permit.grant()) {
-            let decided = &permit.grant().obligations.max_database_bytes;
+        if fills(grant) {
+            let decided = &grant.obligations.max_database_bytes;
             limits = ByteLimits::new(decided);
             if limits != sandbox.byte_limits {
                 profile.store.set_byte_limits(sandbox.id, limits).await?;
@@ -54,7 +54,7 @@ impl Core {
         }
         refuse_over_any(profile, sandbox, limits).await?;
         let (core, for_task, for_turn) = (self.clone(), Arc::clone(profile), sandbox.clone());
-        permit.grant().course.acts();
+        grant.course.acts();
         let given_back = self.detached(async move {
             let Some(turn) = for_task.store.login_turn(&for_turn).await? else { return Ok(false) };
             core.turn_login(&for_task, &for_turn, turn, true).await.map(|()| true)

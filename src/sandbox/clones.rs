@@ -79,6 +79,7 @@ impl Core {
             }
             options.bytes_max = core.bytes_left(&profile, &grant).await?;
             grant.course.acts();
+            options.guarded = core.guarded_from(&asked.source, &source).await?;
             let mut url = source.url.clone();
             if let Some(password) = &source.password {
                 url.credentials.password = Some(password.read().await?);
@@ -87,8 +88,7 @@ impl Core {
                 super::SourceRef::Name(name) => format!("source `{name}`"),
                 super::SourceRef::Url(_) => format!("`{}`", url.redacted()),
             };
-            let steps = Arc::new(Steps::new(progress));
-            let within: Arc<dyn Progress> = Arc::new(Within(Arc::clone(&steps)));
+            let (steps, within) = parted(progress);
             within.report(0, PARTS, "looking at the source");
             let job = Arc::new(CloneJob::new(url, shown, options, time, cancel.clone(), within));
             profile.engine.examine_source(&job).await.map_err(Failure::from)?;
@@ -150,6 +150,13 @@ impl Core {
 
 /// Into how many parts each step is divided for news.
 const PARTS: u32 = 1_000;
+
+/// Returns who tells of steps, and who tells of what goes on within one.
+pub(super) fn parted(progress: Arc<dyn Progress>) -> (Arc<dyn Progress>, Arc<dyn Progress>) {
+    let steps = Arc::new(Steps::new(progress));
+    let within = Arc::new(Within(Arc::clone(&steps)));
+    (steps, within)
+}
 
 /// Tells of steps in parts, so that news from within a step stand between those of its neighbours.
 struct Steps {

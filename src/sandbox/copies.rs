@@ -27,7 +27,7 @@ impl Beginning {
     /// A copy of a sandbox.
     pub(super) fn fork(source: &Sandbox) -> Self {
         Self {
-            contents: Contents::Copy { id: source.id, names: source.names.clone() },
+            contents: Contents::Copy { id: source.id, names: source.names.clone(), dump: None },
             origin: Origin::Fork,
             source: Some(Source { id: source.id, name: source.names.database.clone() }),
         }
@@ -37,7 +37,7 @@ impl Beginning {
     pub(super) fn template(template: &Template) -> Self {
         let sandbox = &template.sandbox;
         Self {
-            contents: Contents::Copy { id: sandbox.id, names: sandbox.names.clone() },
+            contents: Contents::Copy { id: sandbox.id, names: sandbox.names.clone(), dump: None },
             origin: Origin::Template,
             source: Some(Source { id: sandbox.id, name: template.name.clone() }),
         }
@@ -107,6 +107,7 @@ impl Core {
         name: &str,
     ) -> Result<Beginning, Failure> {
         let template = find_template(profile, &grant.principal.owner, name).await?;
+        grant.course.is_about(template.sandbox.id);
         profile.engine.check_copy(&removal_spec(&template.sandbox)).await.map_err(Failure::from)?;
         Ok(Beginning::template(&template))
     }
@@ -126,7 +127,7 @@ impl Core {
         let there = found.filter(|found| found.owner == sandbox.owner && found.state == State::Ready);
         match (sandbox.origin, there) {
             (Origin::Template, Some(template)) => Ok(Beginning {
-                contents: Contents::Copy { id: template.id, names: template.names },
+                contents: Contents::Copy { id: template.id, names: template.names, dump: None },
                 origin: Origin::Template,
                 source: Some(source.clone()),
             }),

@@ -73,6 +73,8 @@ pub(super) struct Inner {
     pub(super) opened: Notify,
     /// Where schemas are kept.
     pub(super) schemas: OnceLock<PathBuf>,
+    /// Where exported templates are kept.
+    pub(super) dumps: OnceLock<PathBuf>,
 }
 
 /// Marks a plan as ours for as long as it is kept.
@@ -125,6 +127,7 @@ impl Core {
             stopped: CancellationToken::new(),
             opened: Notify::new(),
             schemas: OnceLock::new(),
+            dumps: OnceLock::new(),
         };
         Ok(Self(Arc::new(inner), Reach::Starts))
     }
@@ -182,6 +185,7 @@ impl Core {
         let first = self.0.beating.lock().unwrap_or_else(PoisonError::into_inner).insert(profile.name().to_owned());
         if first && let Ok(beating) = self.profile(profile.name()) {
             beating.engine.sweep_copies().await;
+            self.sweep_dumps();
             let stopped = self.0.stopped.clone();
             tokio::spawn(async move {
                 while stopped.run_until_cancelled(tokio::time::sleep(fault::every(HEARTBEAT_INTERVAL))).await.is_some()
@@ -244,6 +248,15 @@ impl Core {
         }
         let span = tracing::Span::current();
         Ok(self.0.tasks.spawn(tracing::Instrument::instrument(work, span)))
+    }
+
+    /// Starts work that belongs to what runs already, also while the program is about to end: whoever starts it is waited for
+    /// then, and so is this.
+    pub(super) fn follow_up<R: Send + 'static>(
+        &self,
+        work: impl Future<Output = R> + Send + 'static,
+    ) -> tokio::task::JoinHandle<R> {
+        self.0.tasks.spawn(tracing::Instrument::instrument(work, tracing::Span::current()))
     }
 
     /// Marks a plan as one of ours.

@@ -64,22 +64,41 @@ impl Core {
     ) -> Result<Created, Failure> {
         require(permit, Impact::Creates, None)?;
         let grant = permit.grant().clone();
+        let (profile, request) = self.checked(&grant, request)?;
+        let core = self.clone();
+        self.detached(async move { core.create_asked(&profile, &grant, &request, &*progress, &cancel).await }).await
+    }
+
+    /// Checks what is asked for on the profile of a grant.
+    pub(super) fn checked(
+        &self,
+        grant: &Grant,
+        request: CreateRequest,
+    ) -> Result<(Arc<Profile>, CheckedRequest), Failure> {
         let profile = grant.course.refusing(self.profile(&request.profile))?;
         if grant.profile.as_deref().is_some_and(|granted| granted != profile.name()) {
             return Err(Failure::new(Code::Internal, "the permit is for another profile"));
         }
-        let request = grant.course.refusing(request.check(profile.settings(), &grant))?;
-        let core = self.clone();
-        self.detached(async move {
-            grant.course.refusing(core.open(&profile).await)?;
-            grant.course.refusing(check_offered(&profile, &request.extensions).await)?;
-            let beginning = match &request.template {
-                None => Beginning::EMPTY,
-                Some(name) => grant.course.refusing(core.template_beginning(&profile, &grant, name).await)?,
-            };
-            core.create_checked(&profile, &grant, &request, &beginning, &*progress, &cancel).await
-        })
-        .await
+        let request = grant.course.refusing(request.check(profile.settings(), grant))?;
+        Ok((profile, request))
+    }
+
+    /// Makes what was asked for and checked, empty or from a template.
+    pub(super) async fn create_asked(
+        &self,
+        profile: &Arc<Profile>,
+        grant: &Grant,
+        request: &CheckedRequest,
+        progress: &dyn Progress,
+        cancel: &CancellationToken,
+    ) -> Result<Created, Failure> {
+        grant.course.refusing(self.open(profile).await)?;
+        grant.course.refusing(check_offered(profile, &request.extensions).await)?;
+        let beginning = match &request.template {
+            None => Beginning::EMPTY,
+            Some(name) => grant.course.refusing(self.template_beginning(profile, grant, name).await)?,
+        };
+        self.create_checked(profile, grant, request, &beginning, progress, cancel).await
     }
 
     /// Says what [`Core::create`] would refuse with before its first act, on the same facts and in the same order. Returns
@@ -140,6 +159,7 @@ impl Core {
         let filling = match &beginning.contents {
             Contents::Empty | Contents::Copy { .. } => Duration::ZERO,
             Contents::Clone(job) => job.left(),
+            Contents::Restore(job) => job.left(),
         };
         let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + filling;
         let mut tried = 0;

@@ -59,6 +59,7 @@ impl Core {
     ) -> Result<Sandbox, Failure> {
         let prepared = async {
             let beginning = self.beginning_of(profile, sandbox).await?;
+            beginning.source.iter().for_each(|source| grant.course.is_about(source.id));
             check_offered(profile, &sandbox.extensions).await?;
             let limits = ByteLimits::new(&grant.obligations.max_database_bytes);
             if limits != sandbox.byte_limits {
@@ -74,7 +75,7 @@ impl Core {
                     let source = profile.store.find(&Find::Id(source.id)).await?.ok_or_else(not_found)?;
                     Some(self.hold_source(profile, &source).await?)
                 }
-                (Contents::Empty | Contents::Copy { .. } | Contents::Clone(_), _) => None,
+                (Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) | Contents::Restore(_), _) => None,
             };
             Ok((spec, hold, source))
         };

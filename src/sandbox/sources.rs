@@ -120,6 +120,28 @@ impl Core {
         })
     }
 
+    /// Returns the production databases that a source given by URL must not be by another address, each with its password. One
+    /// that is known to be production already is on its terms, and a configured one is what the operator says it is.
+    pub(super) async fn guarded_from(
+        &self,
+        asked: &SourceRef,
+        found: &SourceSettings,
+    ) -> Result<Vec<(String, PostgresUrl)>, Failure> {
+        if matches!(asked, SourceRef::Name(_)) || found.production {
+            return Ok(Vec::new());
+        }
+        let known = self.inner().sources.get().map(Vec::as_slice).unwrap_or_default();
+        let mut guarded = Vec::new();
+        for source in known.iter().filter(|source| source.production) {
+            let mut url = source.url.clone();
+            if let Some(password) = &source.password {
+                url.credentials.password = Some(password.read().await?);
+            }
+            guarded.push((source.name.clone(), url));
+        }
+        Ok(guarded)
+    }
+
     /// Finds a source. A URL that leads to a database marked as production is to such a one.
     pub(super) fn find_source(&self, source: &SourceRef) -> Result<SourceSettings, Failure> {
         let known = self.inner().sources.get().map(Vec::as_slice).unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::store::{NewTemplate, Reservation, Template, TemplateLimits, TemplateR
 const TEMPLATES_MAX: u64 = 32;
 /// What they may hold together: less than a small disk.
 const TEMPLATE_BYTES_MAX: u64 = 16 << 30;
-const LIMITS: TemplateLimits = TemplateLimits { count: TEMPLATES_MAX, bytes: TEMPLATE_BYTES_MAX };
+pub(super) const LIMITS: TemplateLimits = TemplateLimits { count: TEMPLATES_MAX, bytes: TEMPLATE_BYTES_MAX };
 /// A template has no end: so many minutes are some thousand years.
 const FOR_GOOD_MINUTES: u64 = 2_147_483_647;
 
@@ -79,7 +79,7 @@ impl Core {
             let _hold = course.refusing(core.hold_source(&profile, &sandbox).await)?;
             let bytes = course.refusing(profile.engine.measure(&spec).await.map_err(Failure::from))?;
             let beginning = Beginning::fork(&sandbox);
-            let reservation = template_reservation(&profile, &grant, &sandbox, &beginning, &request, extensions);
+            let reservation = template_reservation(&profile, &grant, Some(&sandbox), &beginning, &request, extensions);
             let replaced = profile.store.template(&grant.principal.owner, &request.name).await?;
             let _running = core.enter(reservation.plan);
             let reserved = profile.store.reserve_template(&reservation, request.replace, bytes, LIMITS).await;
@@ -89,6 +89,8 @@ impl Core {
                 Err(error) => return course.refusing(Err(error.into())),
             };
             course.acts();
+            replaced.iter().for_each(|replaced| course.is_about(replaced.sandbox.id));
+            course.is_about(row.id);
             let mut spec = bare_spec(&row, Secret::new(""), Secret::new(""));
             spec.contents = beginning.contents;
             let work = Work { profile: Arc::clone(&profile), held, spec, anew: false };
@@ -122,7 +124,7 @@ impl Core {
         profile.engine.check_copy(&spec).await.map_err(Failure::from)?;
         let bytes = profile.engine.measure(&spec).await.map_err(Failure::from)?;
         let beginning = Beginning::fork(&sandbox);
-        let reservation = template_reservation(&profile, grant, &sandbox, &beginning, request, Vec::new());
+        let reservation = template_reservation(&profile, grant, Some(&sandbox), &beginning, request, Vec::new());
         let rehearsed = profile.store.rehearse_template(&reservation, request.replace, bytes, LIMITS).await;
         rehearsed.map_err(Failure::from)
     }
@@ -138,6 +140,19 @@ impl Core {
         version: Option<&str>,
     ) -> Result<TemplateList, Failure> {
         require(permit, Impact::Reads, None)?;
+        self.templates_of(permit.grant(), profile, version).await
+    }
+
+    /// Returns the templates of whom a permit is for, on one profile or on all.
+    ///
+    /// # Errors
+    /// `unknown_profile` or a version that there is not.
+    pub async fn templates_of(
+        &self,
+        grant: &Grant,
+        profile: Option<&str>,
+        version: Option<&str>,
+    ) -> Result<TemplateList, Failure> {
         let mut list = TemplateList::default();
         for profile in self.in_scope(profile, version)? {
             list.profiles.push(profile.name().to_owned());
@@ -146,7 +161,7 @@ impl Core {
                     return Ok(Vec::new());
                 }
                 self.open(&profile).await?;
-                Ok::<_, Failure>(profile.store.templates(&permit.grant().principal.owner).await?)
+                Ok::<_, Failure>(profile.store.templates(&grant.principal.owner).await?)
             };
             match listed.await {
                 Ok(templates) => list.templates.extend(templates),
@@ -176,6 +191,7 @@ impl Core {
         };
         let (profile, template) = grant.course.refusing(looked.await)?;
         let (core, id) = (self.clone(), template.sandbox.id);
+        grant.course.is_about(id);
         self.detached(async move { core.remove(&profile, id, &grant, false, || {}).await.map(drop) }).await?;
         Ok(template)
     }
@@ -188,7 +204,11 @@ impl Core {
         self.find_granted_template(grant, name).await.map(drop)
     }
 
-    async fn find_granted_template(&self, grant: &Grant, name: &str) -> Result<(Arc<Profile>, Template), Failure> {
+    pub(super) async fn find_granted_template(
+        &self,
+        grant: &Grant,
+        name: &str,
+    ) -> Result<(Arc<Profile>, Template), Failure> {
         check_template_name(name)?;
         let profile = self.profile(grant.profile.as_deref().unwrap_or(self.default_profile()))?;
         if self.sees_nothing_on(&profile).await? {
@@ -203,10 +223,10 @@ impl Core {
     }
 }
 
-fn template_reservation(
+pub(super) fn template_reservation(
     profile: &Profile,
     grant: &Grant,
-    source: &Sandbox,
+    source: Option<&Sandbox>,
     beginning: &Beginning,
     request: &TemplateRequest,
     extensions: Vec<(String, String)>,
@@ -225,7 +245,7 @@ fn template_reservation(
         owner: grant.principal.owner.clone(),
         subject: grant.principal.subject.clone(),
         group_owner: grant.group_owner.clone(),
-        labels: source.labels.clone(),
+        labels: source.map(|source| source.labels.clone()).unwrap_or_default(),
         hint: None,
         origin: beginning.origin,
         source: beginning.source.clone(),

@@ -103,19 +103,41 @@ impl Work {
             return Ok(sandbox);
         }
         let failure = Failure::from(broken);
-        Err(match self.take_back(&failure.message).await {
+        Err(match self.take_all_back(&failure.message, &acted).await {
             Ok(()) => failure,
-            Err(error) => {
-                let fenced = matches!(error, Broken::Store(StoreError::Fenced));
-                let left = match self.undo_own(if fenced { &acted } else { &[] }).await {
-                    Ok(()) => Failure::from(error),
-                    Err(error) => error.into(),
-                };
+            Err(left) => {
                 let audit = failure.audit.clone().unwrap_or_default();
-                tracing::warn!(sandbox = %self.held.sandbox, error = %left, "taking back goes on in the background");
                 failure.audit(format!("{audit}; taking back goes on in the background: {left}"))
             }
         })
+    }
+
+    /// Makes it for what its last step does with it, and takes all of it back, whatever came of that.
+    pub(super) async fn make_for_a_while(
+        &self,
+        purpose: &str,
+        progress: &dyn Progress,
+        cancel: &CancellationToken,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        let mut acted = Vec::new();
+        let made = self.do_steps(progress, cancel, deadline, &mut acted).await.map(|_| ()).map_err(Failure::from);
+        let reason = made.as_ref().map_or_else(|failure| failure.message.as_str(), |()| purpose);
+        // What is left is said in the log, and upkeep sees to it.
+        self.take_all_back(reason, &acted).await.unwrap_or_default();
+        made
+    }
+
+    /// Takes back what was begun. Returns what keeps it from that; then the next round of upkeep does.
+    async fn take_all_back(&self, reason: &str, acted: &[Step]) -> Result<(), Failure> {
+        let Err(error) = self.take_back(reason).await else { return Ok(()) };
+        let fenced = matches!(error, Broken::Store(StoreError::Fenced));
+        let left = match self.undo_own(if fenced { acted } else { &[] }).await {
+            Ok(()) => Failure::from(error),
+            Err(error) => error.into(),
+        };
+        tracing::warn!(sandbox = %self.held.sandbox, error = %left, "taking back goes on in the background");
+        Err(left)
     }
 
     async fn make_steps(
@@ -125,6 +147,28 @@ impl Work {
         deadline: Instant,
         acted: &mut Vec<Step>,
     ) -> Result<Sandbox, Broken> {
+        let total = self.do_steps(progress, cancel, deadline, acted).await?;
+        let finished = match self.spec.kind {
+            SandboxKind::Sandbox => self.profile.store.finish_create(&self.held, &names(acted)).await,
+            SandboxKind::Template => self.profile.store.finish_template(&self.held, &names(acted)).await,
+        };
+        if !matches!(finished, Ok(_) | Err(StoreError::Fenced)) {
+            // It may be written all the same: what is ready is not ours to take back.
+            acted.clear();
+        }
+        let sandbox = finished?;
+        progress.report(total, total, "ready");
+        Ok(sandbox)
+    }
+
+    /// Does the steps, and returns how many they are.
+    async fn do_steps(
+        &self,
+        progress: &dyn Progress,
+        cancel: &CancellationToken,
+        deadline: Instant,
+        acted: &mut Vec<Step>,
+    ) -> Result<u32, Broken> {
         let steps = Self::steps(&self.profile, &self.spec, self.anew);
         let total = u32::try_from(steps.len()).unwrap_or(u32::MAX);
         let mut done = 0;
@@ -150,17 +194,7 @@ impl Work {
         if cancel.is_cancelled() {
             return Err(Broken::Cancelled);
         }
-        let finished = match self.spec.kind {
-            SandboxKind::Sandbox => self.profile.store.finish_create(&self.held, &names(acted)).await,
-            SandboxKind::Template => self.profile.store.finish_template(&self.held, &names(acted)).await,
-        };
-        if !matches!(finished, Ok(_) | Err(StoreError::Fenced)) {
-            // It may be written all the same: what is ready is not ours to take back.
-            acted.clear();
-        }
-        let sandbox = finished?;
-        progress.report(total, total, "ready");
-        Ok(sandbox)
+        Ok(total)
     }
 
     /// Writes down that a stage has begun, and that the one before it is done. That the first has begun was written with

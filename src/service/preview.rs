@@ -53,7 +53,8 @@ impl Preview for Service {
             self.name_acceptable_extensions(&context, refusal).await;
         }
         let obligations = decision.obligations.clone();
-        Ok(Previewed { decision, obligations, balances, refusal, warnings })
+        let sandbox = context.sandbox.as_ref().map(|sandbox| sandbox.id);
+        Ok(Previewed { decision, obligations, balances, refusal, warnings, sandbox })
     }
 
     async fn acceptable_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::admission::{AppliedLimit, limits};
-use crate::audit::{AuditError, Closing, Outcome};
+use crate::audit::{AuditError, Beside, Closing, Outcome};
 use crate::model::{Code, Context, Decision, Failure, RequestId, SandboxId, Timestamp};
 use crate::operation::envelope::{LimitNote, PolicyNote};
 use crate::operation::{Done, Envelope};
@@ -20,6 +20,9 @@ pub(super) struct Trail {
     context: OnceLock<Context>,
     decision: OnceLock<Decision>,
     limits: OnceLock<Vec<AppliedLimit>>,
+    approves: OnceLock<String>,
+    digest: OnceLock<String>,
+    others: OnceLock<Vec<SandboxId>>,
 }
 
 impl Trail {
@@ -32,7 +35,15 @@ impl Trail {
             context: OnceLock::new(),
             decision: OnceLock::new(),
             limits: OnceLock::new(),
+            approves: OnceLock::new(),
+            digest: OnceLock::new(),
+            others: OnceLock::new(),
         }
+    }
+
+    /// Keeps which request this one is to approve.
+    pub(super) fn approves(&self, digest: Option<String>) {
+        digest.map(|digest| self.approves.get_or_init(|| digest));
     }
 
     /// Keeps the facts.
@@ -53,6 +64,16 @@ impl Trail {
     /// Keeps the limits that policies set.
     pub(super) fn admitted(&self, limits: Vec<AppliedLimit>) {
         self.limits.get_or_init(|| limits);
+    }
+
+    /// Keeps the digest under which this request is approved.
+    pub(super) fn demands_approval(&self, digest: Option<&str>) {
+        digest.map(|digest| self.digest.get_or_init(|| digest.to_owned()));
+    }
+
+    /// Keeps which further sandboxes it came to be about.
+    pub(super) fn came_to(&self, others: Vec<SandboxId>) {
+        self.others.get_or_init(|| others);
     }
 
     /// Puts the outcome on the request's span.
@@ -103,6 +124,11 @@ impl Trail {
             decision,
             enforced: decision.filter(|_| self.limits.get().is_some()).map(|decision| &decision.obligations),
             target: made(outcome),
+            beside: Beside {
+                others: self.others.get().map(Vec::as_slice).unwrap_or_default(),
+                digest: self.digest.get().map(String::as_str),
+                approves: self.approves.get().map(String::as_str),
+            },
             outcome: match outcome {
                 Ok(_) => Outcome::Ok,
                 Err(failure) => Outcome::Failed(failure),

@@ -57,6 +57,20 @@ impl Store {
         for row in session.query(&astray, &[&self.prefix]).await.map_err(&typed)? {
             damage.push(Damage { id: row.get(0), fault: row.get(1) });
         }
+        // A template's two rows are written in one transaction.
+        let halves = format!(
+            "select b.id::text, case
+                 when b.kind <> 'template' then 'it is a sandbox, and there is a row for it in `pgsandbox.templates`'
+                 when b.template_name is null then 'it is a template without a name'
+                 else 'it is a template, and there is no row for it in `pgsandbox.templates`' end
+             from pgsandbox.sandboxes b left join pgsandbox.templates t on t.sandbox_id = b.id
+             where b.prefix = $1 and b.state not in ('deleted', 'failed')
+               and ((b.kind = 'template') <> (t.sandbox_id is not null) or (b.kind = 'template' and b.template_name is null))
+             order by b.id limit {SHOWN_MAX}"
+        );
+        for row in session.query(&halves, &[&self.prefix]).await.map_err(&typed)? {
+            damage.push(Damage { id: row.get(0), fault: row.get(1) });
+        }
         Ok(damage)
     }
 }

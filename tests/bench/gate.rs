@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgsandbox::admission::{Account, Book, FileBook, Gate, NoConsents};
-use pgsandbox::audit::{Audit, AuditSettings, Closing, Opening, Outcome, ROTATE_BYTES_DEFAULT, Sync};
+use pgsandbox::audit::{Audit, AuditSettings, Beside, Closing, Opening, Outcome, ROTATE_BYTES_DEFAULT, Sync};
 use pgsandbox::config::policies::defaults;
 use pgsandbox::model::{
     Context, Impact, Origin, Phase, Principal, RequestId, SandboxFacts, SandboxId, ServerFacts, Timestamp, Transport,
@@ -206,6 +206,7 @@ impl Parts {
             decision: Some(&decision),
             enforced: Some(&decision.obligations),
             target: None,
+            beside: Beside::default(),
             outcome: Outcome::Ok,
         };
         self.audit.close(ticket, closing).unwrap();

@@ -42,11 +42,29 @@ async def play(mode):
         check("an id is completed", completed.completion.values == [made["databaseId"]], completed)
         completed = await client.complete(ResourceTemplateReference(type="ref/resource", uri="pgsandbox://profiles/{profile}"), {"name": "profile", "value": "l"})
         check("a profile is completed", completed.completion.values == ["local"], completed)
+        here = {"databaseId": made["databaseId"]}
+        digest = (await client.call_tool("schema_digest", here)).structured_content["result"]
+        await client.call_tool("create_schema_snapshot", here | {"snapshotName": f"beyond-{mode}"})
+        await client.call_tool("create_template_from_sandbox", here | {"templateName": f"beyond-{mode}"})
+        kept = [("digests", "handle", digest["handle"]), ("snapshots", "snapshotName", f"beyond-{mode}"), ("templates", "templateName", f"beyond-{mode}")]
+        listed = [str(r.uri) for r in (await client.list_resources()).resources]
+        for path, variable, name in kept:
+            of = f"pgsandbox://{path}/{name}"
+            check(f"{path} are listed", of in listed, listed)
+            told = json.loads((await client.read_resource(of)).contents[0].text)
+            check(f"one of {path} is read", made["databaseName"] in json.dumps(told), told)
+            template = ResourceTemplateReference(type="ref/resource", uri=f"pgsandbox://{path}/{{{variable}}}")
+            completed = await client.complete(template, {"name": variable, "value": name[:4]})
+            check(f"a name of {path} is completed", name in completed.completion.values, completed)
+        await client.call_tool("delete_schema_snapshot", {"snapshotName": f"beyond-{mode}"})
+        await client.call_tool("delete_template", {"templateName": f"beyond-{mode}"})
         await client.call_tool("delete_database", {"databaseId": made["databaseId"], "wait": True})
         for what, asked in [
             ("a deleted sandbox", client.read_resource(uri)),
             ("a strange cursor", client.list_prompts(cursor="strange")),
             ("a strange prompt", client.get_prompt("strange")),
+            ("a deleted snapshot", client.read_resource(f"pgsandbox://snapshots/beyond-{mode}")),
+            ("a deleted template", client.read_resource(f"pgsandbox://templates/beyond-{mode}")),
         ]:
             try:
                 check(f"{what} is refused", False, await asked)

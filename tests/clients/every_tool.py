@@ -155,6 +155,7 @@ def steps():
     yield "seed_database", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
     yield "validate_schema_change", lambda e: here(e) | command, True, None
     yield "validate_schema_change", lambda e: here(e) | {"repoPath": "/no/such/place"}, False, None
+    yield "validate_schema_change", lambda e: command, True, None
     yield "fork_database", lambda e: here(e) | {"nameHint": "every fork", "owner": e.name}, True, "fork"
     yield "run_sql", lambda e: here(e, "fork") | {"sql": "drop table t"}, True, None
     yield "reset_database", lambda e: here(e, "fork"), True, None
@@ -163,6 +164,11 @@ def steps():
     yield "create_template_from_sandbox", lambda e: here(e) | {"templateName": e.name}, False, None
     yield "create_sandbox_from_template", lambda e: {"templateName": e.name, "nameHint": "every seed", "owner": e.name}, True, "seed"
     yield "list_templates", lambda e: {}, True, None
+    yield "export_template", lambda e: {"templateName": e.name}, True, None
+    yield "export_template", lambda e: {"templateName": e.name}, False, None
+    yield "import_template", lambda e: {"exportedName": e.name, "templateName": e.name, "replace": True}, True, None
+    yield "import_template", lambda e: {"exportedName": "no-such"}, False, None
+    yield "delete_template", lambda e: {"templateName": e.name, "exported": True}, True, None
     yield "delete_template", lambda e: {"templateName": e.name}, True, None
     yield "delete_template", lambda e: {"templateName": e.name}, False, None
     yield "get_connection_string", lambda e: here(e) | {"includeCredentials": True}, True, "url"

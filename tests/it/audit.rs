@@ -1,6 +1,7 @@
 //! The audit log against those who would change it, crashes, full disks and many writers.
 
 mod record;
+pub(crate) mod subjects;
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgsandbox::audit::{
-    Audit, AuditError, AuditSettings, Closing, Filter, Opening, Outcome, Sync, Ticket, tail, verify,
+    Audit, AuditError, AuditSettings, Beside, Closing, Filter, Opening, Outcome, Sync, Ticket, tail, verify,
 };
 use pgsandbox::model::{Code, Failure, Principal, RequestId, Timestamp, TraceIds, Transport};
 use serde_json::Value;
@@ -45,6 +46,7 @@ fn closing(outcome: Outcome<'_>) -> Closing<'_> {
         decision: None,
         enforced: None,
         target: None,
+        beside: Beside::default(),
         outcome,
     }
 }

@@ -83,7 +83,7 @@ fn looking_at_resources_starts_nothing() {
     let told: Value = serde_json::from_str(text).unwrap();
     assert_eq!((&told["name"], &told["maxTtlMinutes"]), (&json!("local"), &json!(1440)), "{told:#}");
     let templates = stdio.request("resources/templates/list", json!({}));
-    assert_eq!(templates["result"]["resourceTemplates"].as_array().unwrap().len(), 2, "{templates:#}");
+    assert_eq!(templates["result"]["resourceTemplates"].as_array().unwrap().len(), 5, "{templates:#}");
     let of = |template: &str, name: &str, value: &str| json!({"ref": {"type": "ref/resource", "uri": template}, "argument": {"name": name, "value": value}});
     let completed = stdio.request("completion/complete", of("pgsandbox://profiles/{profile}", "profile", "lo"));
     assert_eq!(completed["result"]["completion"]["values"], json!(["local"]), "{completed:#}");
@@ -259,5 +259,72 @@ fn a_client_that_knows_no_tasks_is_given_none() {
     assert_eq!(slept["result"]["resultSets"][0]["rows"][0][1], "slept", "{slept:#}");
     let refused = stdio.request("tasks/get", json!({"taskId": "x"}));
     assert_eq!(refused["error"]["code"], -32021, "{refused:#}");
+    assert!(stdio.finish().success());
+}
+
+#[test]
+fn digests_snapshots_and_templates_are_listed_read_and_completed_for_whose_they_are() {
+    let home = Home::fresh();
+    let mut ann = Stdio::start_with(&home, &[("PGSANDBOX_OWNER", "ann")], std::process::Stdio::inherit());
+    let mut bob = Stdio::start_with(&home, &[("PGSANDBOX_OWNER", "bob")], std::process::Stdio::inherit());
+    let id = made(&mut ann);
+    let done = |stdio: &mut Stdio, operation: &str, input: Value| {
+        let reply = stdio.call(operation, &input);
+        assert_eq!(reply["ok"], true, "{operation}: {reply:#}");
+        reply["result"].clone()
+    };
+    let digest = done(&mut ann, "schema_digest", json!({"databaseId": id}));
+    let handle = digest["handle"].as_str().unwrap().to_owned();
+    done(&mut ann, "create_schema_snapshot", json!({"databaseId": id, "snapshotName": "before", "notes": "as it was"}));
+    done(&mut ann, "create_template_from_sandbox", json!({"databaseId": id, "templateName": "base"}));
+    done(&mut ann, "export_template", json!({"templateName": "base"}));
+    let kept = [
+        ("digests", "handle", handle.as_str(), digest["checksum"].as_str().unwrap()),
+        ("snapshots", "snapshotName", "before", "as it was"),
+        ("templates", "templateName", "base", "\"exportedName\": \"base\""),
+    ];
+    let (seen, others) = (uris(&mut ann), uris(&mut bob));
+    for (path, variable, name, holds) in kept {
+        let uri = format!("pgsandbox://{path}/{name}");
+        assert_eq!((seen.contains(&uri), others.contains(&uri)), (true, false), "{uri}");
+        let read = ann.request("resources/read", json!({"uri": uri}));
+        let text = read["result"]["contents"][0]["text"].as_str().unwrap_or_else(|| panic!("{read:#}"));
+        assert!(text.contains(holds) && text.contains(&id) && !text.to_lowercase().contains("password"), "{text}");
+        let hidden = bob.request("resources/read", json!({"uri": uri}));
+        let absent = bob.request("resources/read", json!({"uri": format!("pgsandbox://{path}/none")}));
+        assert_eq!(refusal(&hidden).0, -32002, "{hidden:#}");
+        assert_eq!(refusal(&hidden), refusal(&absent));
+        let of = json!({"ref": {"type": "ref/resource", "uri": format!("pgsandbox://{path}/{{{variable}}}")},
+            "argument": {"name": variable, "value": &name[..2]}});
+        let values = |answer: Value| answer["result"]["completion"]["values"].clone();
+        assert_eq!(values(ann.request("completion/complete", of.clone())), json!([name]));
+        assert_eq!(values(bob.request("completion/complete", of)), json!([]));
+    }
+    done(&mut ann, "delete_template", json!({"templateName": "base"}));
+    assert!(uris(&mut ann).contains(&"pgsandbox://templates/base".to_owned()), "it is still exported");
+    done(&mut ann, "delete_template", json!({"templateName": "base", "exported": true}));
+    assert!(!uris(&mut ann).contains(&"pgsandbox://templates/base".to_owned()));
+    done(&mut ann, "delete_database", json!({"databaseId": id, "wait": true}));
+    assert!(ann.finish().success() && bob.finish().success());
+}
+
+#[test]
+fn sources_are_completed_that_the_caller_may_clone_and_nothing_of_them_but_the_name() {
+    let cluster = crate::harness::cluster();
+    let url = crate::clones::reader_url(cluster, "nowhere");
+    let named = |name| (name, url.clone(), json!({}));
+    let setup = crate::clones::Setup::on(cluster, "pgcomplete", &[named("staging"), named("stable"), named("secret")])
+        .under(r#"{ allow = [{ name = "sta*" }] }"#);
+    let mut stdio = Stdio::start(&setup.home);
+    let mut complete = |value: &str| {
+        let of = json!({"ref": {"type": "ref/prompt", "name": "safe_clone"}, "argument": {"name": "source", "value": value}});
+        let answer = stdio.request("completion/complete", of);
+        assert!(!answer.to_string().contains("127.0.0.1") && !answer.to_string().contains("s3cret"), "{answer:#}");
+        answer["result"]["completion"]["values"].clone()
+    };
+    assert_eq!(complete(""), json!(["staging", "stable"]));
+    assert_eq!(complete("stag"), json!(["staging"]));
+    assert_eq!(complete("se"), json!([]));
+    assert_eq!(complete("postgresql://"), json!([]));
     assert!(stdio.finish().success());
 }

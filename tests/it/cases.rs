@@ -321,7 +321,7 @@ fn impact(word: &str) -> Impact {
 
 fn default_impact(operation: &str) -> &'static str {
     match operation {
-        "run_sql" | "explain_query" | "extend_database" | "approve" => "writes",
+        "run_sql" | "explain_query" | "extend_database" | "approve" | "cancel_task" => "writes",
         "create_database" | "fork_database" => "creates",
         "delete_database" | "cleanup_expired" | "reset_database" => "destroys",
         "get_connection_string" => "discloses",

@@ -2,11 +2,14 @@
 //!
 //! The source is a server of its own where what it noticed is looked at; elsewhere it is a database beside the sandboxes'.
 
+mod encrypted;
 mod hostile;
+mod known;
 mod masked;
 mod refused;
 mod stopped;
 mod whole;
+mod withheld;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,7 @@
 //! Commands of a repository: what they reach, what they are told, what is kept of them, and that they end.
 
 mod confined;
+mod disposable;
 mod ending;
 mod program;
 mod tools;
@@ -10,7 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pgsandbox::command::output::OUTPUT_CHARS_MAX;
-use pgsandbox::command::{CommandError, Commands, Confinement, Ended, Ran, Run, Settings, Stdin, Surroundings, Wanted};
+use pgsandbox::command::{
+    CommandError, Commands, Confinement, Ended, Ran, Repo, Run, Settings, Stdin, Surroundings, Wanted,
+};
 use tokio_util::sync::CancellationToken;
 
 /// All output, as it is.
@@ -79,8 +82,20 @@ impl Ground {
     ) -> Result<Ran, CommandError> {
         let commands = self.commands();
         let repo = commands.open(self.root.join("repo").to_str().unwrap())?;
+        self.run_in(&commands, &repo, argv, timeout, cancel).await
+    }
+
+    /// Runs a command in a repository that was opened before.
+    pub(crate) async fn run_in(
+        &self,
+        commands: &Commands,
+        repo: &Repo,
+        argv: &[String],
+        timeout: Duration,
+        cancel: CancellationToken,
+    ) -> Result<Ran, CommandError> {
         let run = Run {
-            repo: &repo,
+            repo,
             argv,
             stdin: Stdin::Text("read me".to_owned()),
             variables: self.variables.clone(),

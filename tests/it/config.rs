@@ -511,7 +511,7 @@ fn all_faults_of_sources_are_reported_together_and_no_password_is_shown() {
             ("sources[2].urlFromEnv", "names `NOT_SET`, which is not set"),
             ("sources[3].urlFromEnv", "stands beside `url`"),
             ("sources[4].name", "is missing"),
-            ("sources[4].url", "a parameter that is not supported"),
+            ("sources[4].url", "the parameter `service`, which is not supported"),
             ("sources[4].profiles", "is empty"),
             ("sources[5].passwordCommand", "is a second place of the password"),
             ("sources[6].name", "names a second source `c`"),

@@ -211,6 +211,29 @@ fn start_with(installation: &Installation, settings: &str) -> Cluster {
     cluster
 }
 
+/// Starts a standby of a cluster, with everything that the cluster has by now.
+pub(crate) fn standby_of(primary: &Cluster) -> Cluster {
+    let dir = temp_dir().keep();
+    let watchdog = watchdog(&dir);
+    let data = dir.join("data");
+    fs::DirBuilder::new().mode(0o700).create(&data).unwrap();
+    give_away(&data);
+    let mut command = as_server(&primary.bin_dir.join("pg_basebackup"));
+    command.args(["-h", "127.0.0.1", "-p", &primary.port.to_string(), "-U", SUPERUSER, "-c", "fast", "-R", "-D"]);
+    let output = command.arg(&data).env("PGPASSWORD", PASSWORD).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut started = Err(io::Error::other("no port"));
+    for _ in 0..20 {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        started = run_server(&primary.bin_dir, &data, port, &primary.settings).map(|()| port);
+        if started.is_ok() {
+            break;
+        }
+    }
+    let (port, bin_dir, settings) = (started.unwrap(), primary.bin_dir.clone(), primary.settings.clone());
+    Cluster { major: primary.major, port, bin_dir, data, settings, _watchdog: watchdog }
+}
+
 fn run_server(bin_dir: &Path, data: &Path, port: u16, settings: &str) -> io::Result<()> {
     let options = format!(
         "-c port={port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off \
@@ -266,7 +289,8 @@ pub(crate) fn as_server(program: &Path) -> Command {
     command
 }
 
-fn give_away(dir: &Path) {
+/// Gives a directory and what is in it to whom servers run as.
+pub(crate) fn give_away(dir: &Path) {
     let Some((uid, gid)) = server_user() else { return };
     chown(dir, Some(uid), Some(gid)).unwrap();
     for entry in fs::read_dir(dir).unwrap() {
@@ -296,6 +320,13 @@ fn watchdog(dir: &Path) -> Child {
 /// taken: in a container the first process may be one that asks after nobody.
 pub(crate) fn runs(pid: &str) -> bool {
     Path::new("/proc").join(pid).join("cwd").exists()
+}
+
+/// Returns whether a process works in a directory or below it. Numbers do not tell: a command has its own.
+pub(crate) fn runs_in(dir: impl AsRef<Path>) -> bool {
+    let dir = std::fs::canonicalize(dir).unwrap();
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    processes.filter_map(|process| std::fs::read_link(process.path().join("cwd")).ok()).any(|cwd| cwd.starts_with(&dir))
 }
 
 /// Starts a process that waits for the end of this one, then runs `script` with `dir` as `$1` and removes `dir`.

@@ -190,3 +190,48 @@ fn the_program_its_room_and_its_log_are_looked_at() {
     let (status, _, remedy) = check(&home, "audit.chain");
     assert!(status == "fail" && remedy.contains("`pgsandbox audit verify`"), "{status}: {remedy}");
 }
+
+#[tokio::test]
+async fn a_row_that_was_made_a_template_by_hand_is_told_and_so_is_a_template_without_its_other_half() {
+    let (cluster, home) = used("halves");
+    let call = |operation: &str, input: Value| {
+        let reply = Cli::new(&home).call(operation, &input);
+        assert_eq!(code(&reply), "ok", "{reply:#}");
+        reply["result"].clone()
+    };
+    let made = call("create_database", json!({"nameHint": "halves"}));
+    let id = made["databaseId"].as_str().unwrap().to_owned();
+    call("create_template_from_sandbox", json!({"databaseId": id, "templateName": "base"}));
+    assert_eq!(check(&home, "sandboxes.consistent").0, "ok");
+    let admin = cluster.superuser("postgres").await;
+    let of_template = "(select id from pgsandbox.sandboxes where kind = 'template')";
+    let kept = "create table kept as select * from pgsandbox.templates";
+    admin.batch_execute(kept).await.unwrap();
+    let template = "update pgsandbox.sandboxes set kind = 'template', template_name = 'forged' where id = ";
+    let sandbox = "update pgsandbox.sandboxes set kind = 'sandbox', template_name = null where id = ";
+    for (spoil, mend, says) in [
+        (format!("{template}'{id}'"), format!("{sandbox}'{id}'"), "it is a template, and there is no row for it"),
+        (
+            format!("insert into pgsandbox.templates select '{id}', null, null, 15, '[]'"),
+            format!("delete from pgsandbox.templates where sandbox_id = '{id}'"),
+            "it is a sandbox, and there is a row for it",
+        ),
+        (
+            "delete from pgsandbox.templates".to_owned(),
+            "insert into pgsandbox.templates select * from public.kept".to_owned(),
+            "it is a template, and there is no row for it",
+        ),
+        (
+            format!("update pgsandbox.sandboxes set template_name = null where id = {of_template}"),
+            format!("update pgsandbox.sandboxes set template_name = 'base' where id = {of_template}"),
+            "a template without a name",
+        ),
+    ] {
+        admin.batch_execute(&spoil).await.unwrap();
+        let (status, detail, remedy) = check(&home, "sandboxes.consistent");
+        assert_eq!(status, "warn", "{spoil}");
+        assert!(detail.contains(says) && !remedy.is_empty(), "{spoil}: {detail}");
+        admin.batch_execute(&mend).await.unwrap();
+        assert_eq!(check(&home, "sandboxes.consistent").0, "ok", "{mend}");
+    }
+}

@@ -7,7 +7,7 @@
 
 mod arguments;
 mod configured;
-mod deadlines;
+pub(crate) mod deadlines;
 mod loading;
 mod rows;
 mod servers;

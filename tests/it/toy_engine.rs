@@ -109,7 +109,7 @@ impl Engine for Toy {
 
     fn create_steps(&self, _kind: SandboxKind, contents: &Contents) -> Vec<Step> {
         match contents {
-            Contents::Empty | Contents::Clone(_) => vec![ROLES, DATABASE, FURNISH, OPEN],
+            Contents::Empty | Contents::Clone(_) | Contents::Restore(_) => vec![ROLES, DATABASE, FURNISH, OPEN],
             Contents::Copy { .. } => vec![ROLES, COPY, FURNISH, OPEN],
         }
     }

@@ -184,17 +184,29 @@ impl ClonePolicy {
         terms.breach(source, &what).unwrap_or_else(|| terms.grant(&what))
     }
 
-    /// Says what may be cloned, in a sentence.
+    /// Says what may be cloned, in a sentence: configured sources by name, and databases by where they are.
     fn allowed(&self) -> String {
         const SHOWN_MAX: usize = 8;
-        if self.allow.is_empty() {
-            return "no source may be cloned".to_owned();
+        let list = |entries: &mut dyn Iterator<Item = String>| {
+            let mut list: Vec<_> = entries.take(SHOWN_MAX + 1).collect();
+            if list.len() > SHOWN_MAX {
+                list.truncate(SHOWN_MAX);
+                list.push("others".to_owned());
+            }
+            list.join(", ")
+        };
+        let names = || self.allow.iter().filter_map(|entry| entry.name.as_ref()).map(Pattern::as_str);
+        let mut parts = Vec::new();
+        if names().any(|name| name == "*") {
+            parts.push("configured sources by their names".to_owned());
+        } else if names().next().is_some() {
+            parts.push(format!("configured sources {}", list(&mut names().map(|name| format!("`{name}`")))));
         }
-        let mut list: Vec<_> = self.allow.iter().take(SHOWN_MAX).map(Entry::shown).collect();
-        if let Some(more) = self.allow.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
-            list.push(format!("{more} more"));
+        let places = || self.allow.iter().filter(|entry| entry.name.is_none()).map(Entry::shown);
+        if places().next().is_some() {
+            parts.push(format!("databases at {}", list(&mut places())));
         }
-        format!("allowed sources are {}", list.join(", "))
+        if parts.is_empty() { "no source may be cloned".to_owned() } else { format!("allowed are {}", parts.join(", and ")) }
     }
 }
 
@@ -249,9 +261,6 @@ impl Entry {
     }
 
     fn shown(&self) -> String {
-        if let Some(name) = &self.name {
-            return format!("`{}`", name.as_str());
-        }
         let text = |pattern: &Option<Pattern>| pattern.as_ref().map_or("*", Pattern::as_str).to_owned();
         let ports = match self.ports.as_deref() {
             Some([port]) => port.to_string(),

@@ -33,7 +33,7 @@ const ABOUT_SANDBOX: [&str; 13] = [
     "verify_sandbox",
 ];
 /// Operations that may be about one, or about what the principal sees of the whole.
-const ABOUT_WHOLE: [&str; 23] = [
+const ABOUT_WHOLE: [&str; 25] = [
     "approve",
     "cancel_task",
     "cleanup_expired",
@@ -45,8 +45,10 @@ const ABOUT_WHOLE: [&str; 23] = [
     "diff_schema_snapshot",
     "doctor",
     "explain_policy",
+    "export_template",
     "get_prompt",
     "get_task",
+    "import_template",
     "list_approvals",
     "list_databases",
     "list_extensions",

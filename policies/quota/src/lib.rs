@@ -16,6 +16,8 @@ use pgsandbox_policy::{Bucket, Decision, Description, Obligation, Policy, Proble
 /// The operations that make a sandbox.
 const MAKING: [&str; 5] =
     ["clone_database", "create_database", "create_sandbox_from_template", "fork_database", "prepare_for_repo"];
+/// The operation that makes a sandbox for itself where it is given none.
+const MAKING_WITHOUT: &str = "validate_schema_change";
 /// The operations that make an existing sandbox larger.
 const FILLING: [&str; 5] = ["reset_database", "run_repo_command", "run_sql", "seed_database", "validate_schema_change"];
 /// The operation that makes a sandbox live longer.
@@ -77,7 +79,7 @@ impl Policy for Quota {
 
     fn evaluate(&self, request: &Request) -> Decision {
         let operation = request.operation.as_str();
-        let making = MAKING.contains(&operation);
+        let making = MAKING.contains(&operation) || operation == MAKING_WITHOUT && request.sandbox.is_none();
         let mut decision = Decision::abstain();
         if making {
             decision.obligations.extend(self.live.iter().cloned());

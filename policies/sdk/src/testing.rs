@@ -17,7 +17,7 @@ use crate::{
 /// The operations that policies are asked about, each with the impact that a case assumes unless it names another.
 pub const OPERATIONS: &[(&str, Impact)] = &[
     ("approve", Impact::Writes),
-    ("cancel_task", Impact::Reads),
+    ("cancel_task", Impact::Writes),
     ("cleanup_expired", Impact::Destroys),
     ("clone_database", Impact::ReachesOut),
     ("complete", Impact::Reads),
@@ -34,11 +34,13 @@ pub const OPERATIONS: &[(&str, Impact)] = &[
     ("ensure_postgres", Impact::ReachesOut),
     ("explain_policy", Impact::Reads),
     ("explain_query", Impact::Writes),
+    ("export_template", Impact::Creates),
     ("extend_database", Impact::Writes),
     ("fork_database", Impact::Creates),
     ("get_connection_string", Impact::Discloses),
     ("get_prompt", Impact::Reads),
     ("get_task", Impact::Reads),
+    ("import_template", Impact::Creates),
     ("list_approvals", Impact::Reads),
     ("list_databases", Impact::Reads),
     ("list_extensions", Impact::Reads),

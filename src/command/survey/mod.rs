@@ -54,6 +54,8 @@ pub struct Survey {
     pub url_names: Vec<String>,
     /// What could not be read, or does not agree.
     pub warnings: Vec<String>,
+    /// How many services were looked at.
+    services: usize,
     /// What was read already; none for what is not there.
     texts: BTreeMap<String, Option<String>>,
 }
@@ -130,6 +132,37 @@ mod tests {
     }
 
     #[test]
+    fn a_file_whose_name_would_drive_a_terminal_is_not_told() {
+        let workflow = "jobs: {a: {services: {pg: {image: 'postgres:13'}}}}\n";
+        let found =
+            survey(&[(".github/workflows/\u{1b}[31mx.yml", workflow), (".github/workflows/$(id).yml", workflow)]);
+        let told: Vec<&str> = found.versions.iter().map(|source| source.file.as_str()).collect();
+        assert_eq!(told, [".github/workflows/$(id).yml"]);
+    }
+
+    #[test]
+    fn services_that_stand_for_each_other_are_looked_at_so_often_and_no_more() {
+        let named =
+            |count: usize, anchor: &str| (0..count).map(|n| format!("n{n}: *{anchor}")).collect::<Vec<_>>().join(", ");
+        let jobs = format!(
+            "x-s: &s {{image: 'postgres:16'}}\nx-m: &m {{{}}}\nx-j: &j {{services: *m}}\njobs: {{{}}}\n",
+            named(200, "s"),
+            named(200, "j")
+        );
+        // Each of these is a place of its own; after so many no more are kept, and after so many no more are looked at.
+        let found = survey(&[(".github/workflows/ci.yml", &jobs)]);
+        assert_eq!((found.versions.len(), found.services > 2000), (100, true));
+        let other = jobs.replace("postgres:16", "redis:7");
+        let files = [(".github/workflows/a.yml", other.as_str()), (".gitlab-ci.yml", "services: ['postgres:14']\n")];
+        assert_eq!(survey(&files).versions, []);
+        for (length, kept) in [(1024, 1), (1025, 0)] {
+            let image = format!("{:a>1$}", "/postgres:16", length);
+            let compose = format!("services: {{db: {{image: '{image}'}}}}\n");
+            assert_eq!(survey(&[("compose.yaml", &compose)]).versions.len(), kept, "{length}");
+        }
+    }
+
+    #[test]
     fn versions_and_commands_are_found_where_they_stand() {
         let found = survey(&[
             ("compose.yaml", "services:\n  web:\n    image: app\n  db:\n    image: postgres:16-alpine\n"),
@@ -142,7 +175,10 @@ mod tests {
                 r#"{"scripts":{"db:migrate":"x","db:seed":"y","build":"z"},"dependencies":{"typeorm":"1"}}"#,
             ),
             ("pnpm-lock.yaml", ""),
-            ("prisma/schema.prisma", ""),
+            (
+                "prisma/schema.prisma",
+                "datasource db {\n  provider = \"postgresql\"\n  url      = env(\"MY_URL\")\n  directUrl = env( \"DIRECT_URL\" )\n  // url = env(\"OLD_URL\")\n  shadowDatabaseUrl = env(\"SHADOW\")\n}\n",
+            ),
             ("db/migrations/001.sql", "-- +goose Up\n"),
             (".env.example", "APP_DB_URL=postgres://x\nPORT=1\n"),
         ]);
@@ -153,7 +189,7 @@ mod tests {
         assert_eq!(migrations[..2], ["pnpm run db:migrate", "npx --no-install typeorm migration:run"]);
         assert!(migrations.contains(&"goose -dir db/migrations postgres up".to_owned()));
         assert_eq!(commands(&found, Purpose::Seed)[0], "pnpm run db:seed");
-        assert_eq!(found.url_names, ["APP_DB_URL", "GOOSE_DBSTRING"]);
+        assert_eq!(found.url_names, ["APP_DB_URL", "DIRECT_URL", "GOOSE_DBSTRING", "MY_URL"]);
         let said = found.warnings.join("; ");
         assert!(said.contains("`Makefile` was not read: it is a link") && said.contains("do not agree"), "{said}");
     }
@@ -209,6 +245,10 @@ mod tests {
         let mut files: Vec<(&str, &str)> =
             vec![("compose.yaml", &compose), ("makefile", &targets), ("package.json", &package)];
         files.extend(workflows.iter().map(|file| (file.as_str(), workflow)));
+        let schema = |lines: usize| format!("{}url = env(\"MY_URL\")\n", "\n".repeat(lines));
+        for (lines, names) in [(9_999, 1), (10_000, 0)] {
+            assert_eq!(survey(&[("prisma/schema.prisma", &schema(lines))]).url_names.len(), names, "{lines}");
+        }
         let found = survey(&files);
         assert_eq!(found.versions.len(), 20, "those of workflows: the service that is too much is not looked at");
         assert_eq!(commands(&found, Purpose::Migration).len(), 8);

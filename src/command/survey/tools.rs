@@ -7,6 +7,8 @@ use crate::command::Repo;
 
 /// The most scripts or targets that are looked at.
 const NAMES_MAX: usize = 500;
+/// The most lines of a schema that are looked at.
+const LINES_MAX: usize = 10_000;
 /// The most proposals of one purpose.
 const PROPOSALS_MAX: usize = 8;
 
@@ -121,6 +123,7 @@ pub(super) fn find(repo: &Repo, survey: &mut Survey) {
         survey.url_names.extend(tool.variable.map(str::to_owned));
     }
     by_contents(repo, survey);
+    prisma_variables(repo, survey);
     example_variables(repo, survey);
 }
 
@@ -262,6 +265,23 @@ fn by_contents(repo: &Repo, survey: &mut Survey) {
         } else if survey.text(repo, "Cargo.toml").is_some_and(|cargo| cargo.contains("sqlx")) {
             found(survey, "sqlx", "Cargo.toml");
             propose(survey, Purpose::Migration, &["sqlx", "migrate", "run", "--source", dir], &file);
+        }
+    }
+}
+
+/// Variables that Prisma's schema reads its URLs from.
+fn prisma_variables(repo: &Repo, survey: &mut Survey) {
+    for file in ["prisma/schema.prisma", "schema.prisma"] {
+        let Some(text) = survey.is_file(repo, file).then(|| survey.text(repo, file)).flatten() else { continue };
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with("//")).take(LINES_MAX) {
+            let Some((key, value)) = line.split_once('=') else { continue };
+            let named = value.trim().strip_prefix("env(").and_then(|rest| rest.trim_start().strip_prefix('"'));
+            let Some((name, _)) = named.and_then(|rest| rest.split_once('"')) else { continue };
+            // The shadow database is another than the one that is worked on.
+            let url = matches!(key.trim(), "url" | "directUrl");
+            if url && name != "DATABASE_URL" && crate::command::surroundings::check_url_name(name).is_ok() {
+                survey.url_names.push(name.to_owned());
+            }
         }
     }
 }

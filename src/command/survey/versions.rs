@@ -10,6 +10,12 @@ use crate::command::Repo;
 const MAJORS: std::ops::RangeInclusive<u16> = 9..=99;
 /// The most services that are looked at in a file.
 const SERVICES_MAX: usize = 200;
+/// The most services that are looked at in all files together: a file may name one of them very often.
+const SERVICES_ALL_MAX: usize = 2000;
+/// The most places that are kept.
+const SOURCES_MAX: usize = 100;
+/// The longest name of an image, in bytes; a longer one is none.
+const IMAGE_BYTES_MAX: usize = 1024;
 /// The most workflow files that are looked at.
 const WORKFLOWS_MAX: usize = 20;
 
@@ -59,14 +65,16 @@ pub(super) fn find(repo: &Repo, survey: &mut Survey) {
             for (name, service) in
                 document.get("services").map(Node::entries).unwrap_or_default().iter().take(SERVICES_MAX)
             {
-                image(file, name, service.get("image"), survey);
+                compose_service(file, name, service, survey);
             }
         }
     }
     devcontainer(repo, survey);
     tool_versions(repo, survey);
     for file in repo.names(".github/workflows", FileType::RegularFile).into_iter().take(WORKFLOWS_MAX) {
-        if file.ends_with(".yml") || file.ends_with(".yaml") {
+        // A name is told, and one with control characters is made for whoever reads it on a terminal.
+        let plain = !file.chars().any(char::is_control);
+        if plain && (file.ends_with(".yml") || file.ends_with(".yaml")) {
             workflow(repo, &format!(".github/workflows/{file}"), survey);
         }
     }
@@ -96,14 +104,32 @@ fn document(repo: &Repo, file: &str, survey: &mut Survey) -> Option<std::rc::Rc<
     yaml::read(&text).map_err(|why| survey.warnings.push(format!("`{file}` {why}"))).ok()
 }
 
+fn compose_service(file: &str, name: &str, service: &Node, survey: &mut Survey) {
+    if one_more(survey) {
+        image(file, name, service.get("image"), survey);
+    }
+}
+
+/// Returns whether one more service is looked at.
+fn one_more(survey: &mut Survey) -> bool {
+    survey.services += 1;
+    survey.services <= SERVICES_ALL_MAX
+}
+
 /// An image by itself, or the name in a map.
 fn either(file: &str, name: &str, node: &Node, survey: &mut Survey) {
+    if !one_more(survey) {
+        return;
+    }
     let named = node.get("image").or_else(|| node.get("name"));
     image(file, name, if node.text().is_some() { Some(node) } else { named }, survey);
 }
 
 fn image(file: &str, name: &str, node: Option<&Node>, survey: &mut Survey) {
-    let Some(says) = node.and_then(Node::text) else { return };
+    let Some(says) = node.and_then(Node::text).filter(|says| says.len() <= IMAGE_BYTES_MAX) else { return };
+    if survey.versions.len() >= SOURCES_MAX {
+        return;
+    }
     let resolved = with_defaults(says);
     if let Some(major) = image_version(&resolved) {
         let source = VersionSource { file: file.to_owned(), name: short(name), says: short(says), major };
@@ -174,18 +200,16 @@ fn tool_versions(repo: &Repo, survey: &mut Survey) {
     }
 }
 
-/// Puts in what `${NAME:-default}` falls back to.
+/// Puts in what `${NAME:-default}` falls back to, the innermost first: a default may have one of its own.
 fn with_defaults(text: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once("${") {
-        out.push_str(before);
-        let Some((inside, after)) = after.split_once('}') else { return out };
+    let mut out = text.to_owned();
+    while let Some(begin) = out.rfind("${") {
+        let (before, after) = (out.get(..begin).unwrap_or_default(), out.get(begin + 2..).unwrap_or_default());
+        let Some((inside, after)) = after.split_once('}') else { return before.to_owned() };
         let default = inside.split_once(":-").or_else(|| inside.split_once('-')).map(|(_, default)| default);
-        out.push_str(default.unwrap_or_default());
-        rest = after;
+        out = format!("{before}{}{after}", default.unwrap_or_default());
     }
-    out + rest
+    out
 }
 
 /// Returns nothing for an image without Postgres, and else its major version where the tag says it.
@@ -232,6 +256,8 @@ mod tests {
             ("postgres", Some(None)),
             ("postgres:latest", Some(None)),
             ("postgres:${PG:-16}-alpine", Some(Some(16))),
+            ("${IMAGE:-${REGISTRY:-ghcr.io}/postgres:${PG:-17}}", Some(Some(17))),
+            ("$${A-{postgres:16}", None),
             ("postgres:${PG}", Some(None)),
             ("mysql:8", None),
             ("my-postgres-exporter:1", None),

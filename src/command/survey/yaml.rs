@@ -11,6 +11,8 @@ use saphyr_parser::{Event, Parser};
 pub(super) const NODES_MAX: usize = 20_000;
 /// The deepest nesting.
 pub(super) const DEPTH_MAX: usize = 64;
+/// The most maps that are looked into for one key: maps that lend each other theirs are soon more than there is time for.
+const LENDERS_MAX: usize = 1000;
 
 /// A value.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,16 +27,18 @@ pub(super) enum Node {
 impl Node {
     /// Returns a map's value, one that another map lends it by `<<` included.
     pub(super) fn get(&self, key: &str) -> Option<&Node> {
-        self.look(key, DEPTH_MAX)
+        let mut left = LENDERS_MAX;
+        self.look(key, DEPTH_MAX, &mut left)
     }
 
-    fn look(&self, key: &str, depth: usize) -> Option<&Node> {
+    fn look(&self, key: &str, depth: usize, left: &mut usize) -> Option<&Node> {
         let Self::Map(entries) = self else { return None };
         let depth = depth.checked_sub(1)?;
+        *left = left.checked_sub(1)?;
         let named = |wanted: &str| entries.iter().find(|(name, _)| name == wanted).map(|(_, node)| &**node);
         named(key).or_else(|| match named("<<")? {
-            lent @ Self::Map(_) => lent.look(key, depth),
-            Self::List(lenders) => lenders.iter().take(DEPTH_MAX).find_map(|lent| lent.look(key, depth)),
+            lent @ Self::Map(_) => lent.look(key, depth, left),
+            Self::List(lenders) => lenders.iter().find_map(|lent| lent.look(key, depth, left)),
             Self::Scalar(_) => None,
         })
     }
@@ -144,6 +148,22 @@ mod tests {
         let db = read.get("services").and_then(|services| services.get("db")).unwrap();
         assert_eq!(db.get("image").and_then(Node::text), Some("postgres:16"));
         assert_eq!(db.get("ports").unwrap().items().len(), 2);
+    }
+
+    #[test]
+    fn maps_that_lend_each_other_theirs_are_looked_into_so_often_and_no_more() {
+        let mut text = "x-0: &a0 {k: v}\n".to_owned();
+        for n in 1..40 {
+            let lenders = vec![format!("*a{}", n - 1); 10].join(",");
+            text.push_str(&format!("x-{n}: &a{n} {{\"<<\": [{lenders}]}}\n"));
+        }
+        let read = read(&text).unwrap();
+        let last = read.get("x-39").unwrap();
+        assert_eq!(last.get("absent"), None);
+        assert_eq!(last.get("k").and_then(Node::text), Some("v"));
+        let many = |count: usize| format!("a: {{\"<<\": [{}, {{k: v}}]}}", vec!["{}"; count].join(","));
+        let of = |count: usize| super::read(&many(count)).unwrap().get("a").unwrap().get("k").is_some();
+        assert!(of(LENDERS_MAX - 2) && !of(LENDERS_MAX - 1));
     }
 
     #[test]

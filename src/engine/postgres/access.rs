@@ -11,7 +11,7 @@ use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
 use super::server::{PostgresServer, Reach};
 use super::steps::{Work, is_contention, login_options};
 use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, startup};
-use crate::engine::{EngineError, SandboxSpec};
+use crate::engine::{EngineError, SandboxSpec, ServerInfo};
 use crate::model::{Code, CredentialAccess, Failure, Secret, Timestamp};
 
 /// How often a change is tried against sessions of the sandbox that hold the row.
@@ -47,6 +47,18 @@ pub(super) fn may_be_repaired(sqlstate: &str) -> bool {
     // invalid_password, insufficient_privilege, too_many_connections, object_not_in_prerequisite_state (closed),
     // undefined_database
     matches!(sqlstate, "28P01" | "42501" | "53300" | "55000" | "3D000")
+}
+
+/// Returns the size of a sandbox's database in bytes.
+pub(super) async fn size(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<u64, EngineError> {
+    let session = server.admin_session().await?;
+    let sql = "SELECT pg_catalog.pg_database_size(oid) FROM pg_catalog.pg_database WHERE datname = $1";
+    let row = session
+        .query_opt(sql, &[&spec.names.database])
+        .await
+        .map_err(refused("measure the database", &server.settings().profile))?;
+    let row = row.ok_or_else(|| gone(spec))?;
+    Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
 }
 
 /// Opens a session as one of the sandbox's roles for reading catalogues, `search_path` pinned.
@@ -290,6 +302,34 @@ pub(super) fn gone(spec: &SandboxSpec) -> EngineError {
     ))
 }
 
+/// Returns how the sandbox's owner logs in right now.
+pub(super) async fn owner_login(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+) -> Result<SessionTarget, EngineError> {
+    let info = server.info().await?;
+    Ok(session_target(server, spec, CredentialAccess::Owner, &info, &server.reach().await?))
+}
+
+fn session_target(
+    server: &PostgresServer,
+    spec: &SandboxSpec,
+    access: CredentialAccess,
+    info: &ServerInfo,
+    reach: &Reach,
+) -> SessionTarget {
+    SessionTarget {
+        endpoint: reach.endpoint.clone(),
+        database: spec.names.database.clone(),
+        user: role_and_password(spec, access).0.clone(),
+        password: role_and_password(spec, access).1.clone(),
+        application_name: startup::APPLICATION_NAME.to_owned(),
+        options: session_options(info.major, info.superuser, access),
+        auth: if server.managed().is_some() { Auth::ScramOnly } else { Auth::AsServerAsks },
+        connect_timeout: reach.connect_timeout,
+    }
+}
+
 /// Opens a session for the caller's SQL.
 pub(super) async fn caller_session(
     server: &Arc<PostgresServer>,
@@ -299,16 +339,7 @@ pub(super) async fn caller_session(
     let profile = &server.settings().profile;
     let info = server.info().await?;
     let reach = server.reach().await?;
-    let target = |reach: &Reach| SessionTarget {
-        endpoint: reach.endpoint.clone(),
-        database: spec.names.database.clone(),
-        user: role_and_password(spec, access).0.clone(),
-        password: role_and_password(spec, access).1.clone(),
-        application_name: startup::APPLICATION_NAME.to_owned(),
-        options: session_options(info.major, info.superuser, access),
-        auth: if server.managed().is_some() { Auth::ScramOnly } else { Auth::AsServerAsks },
-        connect_timeout: reach.connect_timeout,
-    };
+    let target = |reach: &Reach| session_target(server, spec, access, &info, reach);
     let failed = match SandboxSession::connect(&target(&reach)).await {
         Ok(session) => return Ok(session),
         Err(error) => login_error(error),

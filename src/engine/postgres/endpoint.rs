@@ -1,5 +1,6 @@
 //! Where a server is reached.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::model::TlsMode;
@@ -15,6 +16,8 @@ pub struct Endpoint {
     pub tls: TlsMode,
     /// Certificates to trust instead of the built-in ones, as a PEM file.
     pub ca_file: Option<PathBuf>,
+    /// Where the host was found: it is connected to instead of looking the name up again.
+    pub address: Option<SocketAddr>,
 }
 
 /// A host name or a socket directory.

@@ -9,8 +9,8 @@ use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{
-    CatalogueSession, CloneJob, Host, SandboxSession, access, catalog, discover, dump, extensions, health, managed,
-    names, verify,
+    CatalogueSession, CloneJob, Host, InFile, RestoreJob, SandboxSession, Wanted, access, catalog, discover, dump,
+    extensions, health, managed, names, verify,
 };
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
@@ -124,18 +124,15 @@ impl Engine for PostgresEngine {
     }
 
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError> {
-        let session = self.server.admin_session().await?;
-        let sql = "SELECT pg_catalog.pg_database_size(oid) FROM pg_catalog.pg_database WHERE datname = $1";
-        let row = session
-            .query_opt(sql, &[&sandbox.names.database])
-            .await
-            .map_err(refused("measure the database", &self.server.settings().profile))?;
-        let row = row.ok_or_else(|| access::gone(sandbox))?;
-        Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+        access::size(&self.server, sandbox).await
     }
 
     async fn examine_source(&self, job: &CloneJob) -> Result<(), EngineError> {
         dump::preflight(&self.server, job).await
+    }
+
+    async fn examine_dump(&self, wanted: Wanted, dump: InFile) -> Result<RestoreJob, EngineError> {
+        dump::examine(&self.server, wanted, dump).await
     }
 
     async fn sweep_copies(&self) {

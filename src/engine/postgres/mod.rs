@@ -23,7 +23,10 @@ mod wire;
 
 pub use admin::AdminSession;
 pub use catalog::CatalogueSession;
-pub use dump::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use dump::{
+    CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DumpJob, Dumped, InFile, Mask, MaskWith, RestoreJob,
+    Restored, TableName, TableRows, Wanted,
+};
 pub use endpoint::{Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{

@@ -10,8 +10,8 @@ pub(super) fn check(prefix: &str, spec: &SandboxSpec) -> Result<(), EngineError>
     let names = &spec.names;
     if names.belong_to(prefix, spec.id) {
         return match &spec.contents {
-            Contents::Copy { id, names } if !names.belong_to(prefix, *id) => Err(foreign(names, *id, prefix)),
-            Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) => Ok(()),
+            Contents::Copy { id, names, .. } if !names.belong_to(prefix, *id) => Err(foreign(names, *id, prefix)),
+            Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) | Contents::Restore(_) => Ok(()),
         };
     }
     Err(foreign(names, spec.id, prefix))

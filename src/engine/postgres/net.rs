@@ -8,6 +8,7 @@
 mod certificate;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -87,7 +88,11 @@ async fn open_unbounded(endpoint: &Endpoint) -> Result<Stream, NetError> {
         }
         Host::Tcp(host) => host,
     };
-    let mut tcp = TcpStream::connect((host.as_str(), endpoint.port)).await.map_err(unreachable)?;
+    let tcp = match endpoint.address {
+        Some(address) => TcpStream::connect(address).await,
+        None => TcpStream::connect((host.as_str(), endpoint.port)).await,
+    };
+    let mut tcp = tcp.map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
     if endpoint.tls == TlsMode::Disable {
         return Ok(Stream::Tcp(tcp));
@@ -130,6 +135,16 @@ impl Stream {
             Self::Tcp(_) => false,
             Self::Unix(_) | Self::Tls(_) => true,
         }
+    }
+
+    /// Returns the address of the other end, where it has one.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        let tcp = match self {
+            Self::Tcp(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+            Self::Unix(_) => return None,
+        };
+        tcp.peer_addr().ok()
     }
 
     /// Returns whether nothing has come that waits to be read, and the other end has not closed. Takes a byte of what has
@@ -199,7 +214,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(5);
 
     fn endpoint(port: u16, tls: TlsMode) -> Endpoint {
-        Endpoint { host: Host::Tcp("127.0.0.1".into()), port, tls, ca_file: None }
+        Endpoint { host: Host::Tcp("127.0.0.1".into()), port, tls, ca_file: None, address: None }
     }
 
     /// Connects to a server that answers the request for TLS with `answer`.
@@ -237,6 +252,15 @@ mod tests {
             let (found, _tcp) = tokio::join!(open(&endpoint, SOON), server);
             assert_eq!(found.map(|_| ()), Err(NetError::TlsNotOffered));
         }
+    }
+
+    #[tokio::test]
+    async fn a_name_whose_address_is_known_is_not_looked_up_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let host = Host::Tcp("elsewhere.invalid".into());
+        let endpoint = Endpoint { host, address: Some(address), ..endpoint(1, TlsMode::Disable) };
+        assert_eq!(open(&endpoint, SOON).await.unwrap().address(), Some(address));
     }
 
     #[tokio::test]

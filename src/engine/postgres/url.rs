@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -323,8 +323,15 @@ impl Parts {
             (None, UrlOrigin::Operator) => Host::Unix(PathBuf::from(SOCKET_DIR_DEFAULT)),
             (None, UrlOrigin::Caller) => return Err(UrlError::Missing("host")),
         };
-        if origin == UrlOrigin::Caller && matches!(host, Host::Unix(_)) {
-            return Err(UrlError::OperatorOnly("host"));
+        if origin == UrlOrigin::Caller {
+            match &host {
+                Host::Unix(_) => return Err(UrlError::OperatorOnly("host")),
+                // The system takes it for this machine, whatever a policy says of that.
+                Host::Tcp(name) if name.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified()) => {
+                    return Err(UrlError::Host);
+                }
+                Host::Tcp(_) => {}
+            }
         }
         let port = match self.port {
             Some(port) => port.parse().ok().filter(|p| *p != 0).ok_or(UrlError::Port)?,
@@ -341,7 +348,7 @@ impl Parts {
             Host::Unix(_) => TlsMode::Disable,
         };
         Ok(PostgresUrl {
-            endpoint: Endpoint { host, port, tls, ca_file: self.ca_file },
+            endpoint: Endpoint { host, port, tls, ca_file: self.ca_file, address: None },
             database,
             credentials: Credentials { user, password: self.password.map(Secret::new) },
             connect_timeout: self.connect_timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT),
@@ -390,13 +397,26 @@ fn host_of(host: &str) -> Result<Host, UrlError> {
         return Ok(Host::Unix(PathBuf::from(host)));
     }
     if let Ok(address) = host.parse::<Ipv6Addr>() {
-        return Ok(Host::Tcp(address.to_string()));
+        // One address has one spelling, so that a pattern or a comparison means all that lead there.
+        return Ok(Host::Tcp(address.to_canonical().to_string()));
     }
     let letters = host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'));
     if host.is_empty() || host.starts_with('-') || !letters {
         return Err(UrlError::Host);
     }
+    if is_number(host) && host.parse::<Ipv4Addr>().is_err() {
+        return Err(UrlError::Host);
+    }
     Ok(Host::Tcp(host.to_ascii_lowercase()))
+}
+
+/// Returns whether a system's resolver could take a host for an address of version 4 in one of its old forms: `127.1`,
+/// `0x7f000001`, `017700000001`. No name ends in a number.
+fn is_number(host: &str) -> bool {
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let hexadecimal = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
+    last.bytes().all(|b| b.is_ascii_digit())
+        || hexadecimal.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn tls_mode(value: &str) -> Result<TlsMode, UrlError> {
@@ -517,6 +537,48 @@ mod tests {
         refused("postgresql://u@%2Frun/d", UrlOrigin::Caller, UrlError::OperatorOnly("host"));
         refused("postgresql://u@/d", UrlOrigin::Caller, UrlError::Missing("host"));
         refused("postgresql://u@h", UrlOrigin::Caller, UrlError::Missing("database"));
+    }
+
+    #[test]
+    fn an_address_has_one_spelling() {
+        for origin in [UrlOrigin::Operator, UrlOrigin::Caller] {
+            let old = [
+                "127.1",
+                "2130706433",
+                "0",
+                "0x7f.1",
+                "0x7f000001",
+                "0X7F000001",
+                "0177.0.0.1",
+                "127.0.0.01",
+                "127.0.0.1.",
+                "1.2.3.4.5",
+                "256.1.1.1",
+                "db.1",
+                ".",
+                "a.0x",
+            ];
+            for host in old {
+                refused(&format!("postgresql://u@{host}/d"), origin, UrlError::Host);
+                refused(&format!("postgresql://u@/d?host={host}"), origin, UrlError::Host);
+            }
+            for (host, spelled) in [
+                ("[::ffff:127.0.0.1]", "127.0.0.1"),
+                ("[::FFFF:7F00:1]", "127.0.0.1"),
+                ("[0:0::1]", "::1"),
+                ("127.0.0.1", "127.0.0.1"),
+                ("1.db", "1.db"),
+                ("0x1.internal.", "0x1.internal."),
+            ] {
+                let url = PostgresUrl::parse(&format!("postgresql://u@{host}/d"), origin).unwrap();
+                assert_eq!(url.endpoint.host, Host::Tcp(spelled.into()), "{host}");
+            }
+            let url = PostgresUrl::parse("postgresql://u@/d?host=::ffff:10.0.0.1", origin).unwrap();
+            assert_eq!(url.endpoint.host, Host::Tcp("10.0.0.1".into()));
+        }
+        for host in ["0.0.0.0", "[::]", "[::ffff:0.0.0.0]"] {
+            refused(&format!("postgresql://u@{host}/d"), UrlOrigin::Caller, UrlError::Host);
+        }
     }
 
     #[test]

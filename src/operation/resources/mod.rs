@@ -3,6 +3,7 @@
 //! A kind is a type and an entry in [`KINDS`]; its list, its template, its reading and the completion of its variable
 //! come from there. A kind lists and reads what is the caller's own, and nothing is started for a list.
 
+pub(super) mod kept;
 mod profiles;
 mod sandboxes;
 
@@ -18,7 +19,8 @@ use crate::model::{Code, Failure};
 const SCHEME: &str = "pgsandbox://";
 
 /// The kinds, in the order in which they are listed.
-static KINDS: [&dyn Kind; 2] = [&profiles::Profiles, &sandboxes::Sandboxes];
+static KINDS: [&dyn Kind; 5] =
+    [&profiles::Profiles, &sandboxes::Sandboxes, &kept::Digests, &kept::Snapshots, &kept::Templates];
 
 /// A kind of resource.
 #[async_trait]

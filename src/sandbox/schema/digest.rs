@@ -103,7 +103,7 @@ fn add(hash: &mut Sha256, text: &str) {
 }
 
 /// Writes the first digits of a hash.
-pub(super) fn hex(bytes: &[u8], digits: usize) -> String {
+pub(in crate::sandbox) fn hex(bytes: &[u8], digits: usize) -> String {
     bytes
         .iter()
         .flat_map(|byte| [byte >> 4, byte & 15])

@@ -284,12 +284,24 @@ impl Shelf {
     /// # Errors
     /// Fails if the folder cannot be read. A file that cannot be is passed over, and logged.
     pub(super) fn snapshots(&self) -> Result<Vec<SchemaFacts>> {
+        self.listed(SNAPSHOTS, |_| true)
+    }
+
+    /// Returns the facts of every digest whose schema is still kept, by handle.
+    ///
+    /// # Errors
+    /// As [`Shelf::snapshots`].
+    pub(super) fn digests(&self) -> Result<Vec<SchemaFacts>> {
+        self.listed(KEPT, |file| !file.changed.elapsed().is_ok_and(|age| age > KEPT_FOR))
+    }
+
+    fn listed(&self, folder: &str, counts: impl Fn(&Found) -> bool) -> Result<Vec<SchemaFacts>> {
         let mut found = Vec::new();
-        for file in self.files(SNAPSHOTS)? {
+        for file in self.files(folder)?.into_iter().filter(counts) {
             match self.facts(&file.path) {
                 Ok(Some(facts)) => found.push(facts),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "a snapshot is passed over"),
+                Err(error) => tracing::warn!(%error, "a kept schema is passed over"),
             }
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));

@@ -24,6 +24,7 @@ use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Schema, SchemaFilter};
 
 pub use diff::{AttributeChange, Change, ChangeKind, compare, compare_fingerprints, in_a_line};
+pub(super) use digest::hex;
 pub use digest::{DIGEST_VERSION, SchemaDigest, is_checksum, is_handle};
 pub use files::{
     KeptSchema, NOTES_BYTES_MAX, Origin, SNAPSHOT_BYTES_MAX, SNAPSHOT_NAME_CHARS_MAX, SNAPSHOTS_MAX, SchemaFacts,
@@ -66,7 +67,7 @@ impl Core {
             Ok((profile, sandbox))
         };
         let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        self.read_schema(permit, &profile, &sandbox, filter).await
+        self.read_schema(permit.grant(), &profile, &sandbox, filter).await
     }
 
     /// Reads the schema of another sandbox, to be compared with that of the permit's: one of the principal's own, whatever
@@ -85,7 +86,8 @@ impl Core {
             self.locate_own(permit.grant(), other).await
         };
         let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
-        self.read_schema(permit, &profile, &sandbox, filter).await
+        permit.grant().course.is_about(sandbox.id);
+        self.read_schema(permit.grant(), &profile, &sandbox, filter).await
     }
 
     /// Says what [`Core::other_schema`] would refuse with.
@@ -104,14 +106,14 @@ impl Core {
         Ok((profile, sandbox))
     }
 
-    async fn read_schema<T>(
+    pub(super) async fn read_schema(
         &self,
-        permit: &Permit<T>,
+        grant: &Grant,
         profile: &Profile,
         sandbox: &Sandbox,
         filter: &SchemaFilter,
     ) -> Result<ReadSchema, Failure> {
-        let course = &permit.grant().course;
+        let course = &grant.course;
         let until = Instant::now() + self.session_wait();
         let pool = &self.inner().pool;
         let turn = pool.turn(sandbox.id, CredentialAccess::ReadOnly, &sandbox.owner, until).await;
@@ -141,7 +143,7 @@ impl Core {
             sandbox_name: sandbox.names.database.clone(),
             profile: profile.name().to_owned(),
             postgres_version: profile.known_major(),
-            at_ms: permit.grant().now.unix_ms().try_into().unwrap_or_default(),
+            at_ms: grant.now.unix_ms().try_into().unwrap_or_default(),
         };
         Ok(ReadSchema { schema, origin })
     }
@@ -194,7 +196,9 @@ impl Core {
     pub async fn kept_schema<T>(&self, permit: &Permit<T>, handle: &str) -> Result<Option<KeptSchema>, Failure> {
         own(permit, Impact::Reads)?;
         let handle = handle.to_owned();
-        self.on_shelf(permit.grant(), move |shelf| shelf.kept(&handle)).await
+        let kept = self.on_shelf(permit.grant(), move |shelf| shelf.kept(&handle)).await?;
+        kept.iter().for_each(|kept| names_origin(permit.grant(), kept));
+        Ok(kept)
     }
 
     /// Keeps a schema under a name, which no snapshot of the principal's has yet.
@@ -241,7 +245,35 @@ impl Core {
     /// Fails if they cannot be read.
     pub async fn snapshots<T>(&self, permit: &Permit<T>) -> Result<Vec<SchemaFacts>, Failure> {
         own(permit, Impact::Reads)?;
-        self.on_shelf(permit.grant(), |shelf| shelf.snapshots()).await
+        self.snapshots_of(permit.grant()).await
+    }
+
+    /// Returns the snapshots of whom a permit is for, by name.
+    ///
+    /// # Errors
+    /// Fails if they cannot be read.
+    pub async fn snapshots_of(&self, grant: &Grant) -> Result<Vec<SchemaFacts>, Failure> {
+        self.on_shelf(grant, |shelf| shelf.snapshots()).await
+    }
+
+    /// Returns the facts of a snapshot of whom a permit is for.
+    ///
+    /// # Errors
+    /// `invalid_artifact_name`, `snapshot_not_found`.
+    pub async fn snapshot_facts_of(&self, grant: &Grant, name: &str) -> Result<SchemaFacts, Failure> {
+        if let Some(failure) = snapshot_name_fault(name) {
+            return Err(failure);
+        }
+        let name = name.to_owned();
+        self.on_shelf(grant, move |shelf| shelf.snapshot_facts(&name)).await
+    }
+
+    /// Returns the facts of the digests that are still kept for whom a permit is for, by handle.
+    ///
+    /// # Errors
+    /// Fails if they cannot be read.
+    pub async fn digests_of(&self, grant: &Grant) -> Result<Vec<SchemaFacts>, Failure> {
+        self.on_shelf(grant, |shelf| shelf.digests()).await
     }
 
     /// Returns a snapshot of the principal's.
@@ -251,7 +283,9 @@ impl Core {
     pub async fn snapshot<T>(&self, permit: &Permit<T>, name: &str) -> Result<KeptSchema, Failure> {
         own(permit, Impact::Reads)?;
         let name = name.to_owned();
-        self.on_shelf(permit.grant(), move |shelf| shelf.snapshot(&name)).await
+        let kept = self.on_shelf(permit.grant(), move |shelf| shelf.snapshot(&name)).await?;
+        names_origin(permit.grant(), &kept);
+        Ok(kept)
     }
 
     /// Finds that there is a snapshot of that name.
@@ -291,6 +325,11 @@ impl Core {
             }
         }
     }
+}
+
+/// Says of a call that it is about the sandbox that a kept schema was read from, which may be gone.
+fn names_origin(grant: &Grant, kept: &KeptSchema) {
+    kept.facts.sandbox_id.parse().iter().for_each(|id| grant.course.is_about(*id));
 }
 
 /// Checks that a permit is for an act of this impact on what is the principal's own.

@@ -1,6 +1,6 @@
 //! What a line says: the request as it was decided, the decision with the origin of each part, and nothing that is secret.
 
-use pgsandbox::audit::{Audit, Closing, Filter, Opening, Outcome, canonical, tail};
+use pgsandbox::audit::{Audit, Beside, Closing, Filter, Opening, Outcome, canonical, tail};
 use pgsandbox::model::{
     Access, Bucket, Code, Context, Decision, Denial, Fingerprint, Generation, Impact, KeyedCharge, Limit, Mode,
     Obligation, Obligations, Phase, PolicyDecision, PolicyFault, PolicyReport, Relation, RequestId, Requested, Said,
@@ -98,6 +98,7 @@ fn a_line_names_the_origin_of_each_part_of_a_decision() {
         decision: Some(&decision),
         enforced: Some(&enforced),
         target: Some(target),
+        beside: Beside::default(),
         ..closing(Outcome::Ok)
     };
     audit.close(ticket, closing).unwrap();

@@ -10,7 +10,7 @@ use super::{Setup, files_with, reader_url, source};
 use crate::harness;
 
 /// A server on this machine that does the same with everybody who connects; never ends.
-fn server(act: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
+pub(super) fn server(act: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let act = std::sync::Arc::new(act);
@@ -29,7 +29,7 @@ fn message(tag: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// Reads the startup message.
-fn startup(stream: &mut TcpStream) {
+pub(super) fn startup(stream: &mut TcpStream) {
     let mut length = [0; 4];
     stream.read_exact(&mut length).ok();
     let mut rest = vec![0; (u32::from_be_bytes(length) as usize).saturating_sub(4).min(65_536)];
@@ -37,7 +37,7 @@ fn startup(stream: &mut TcpStream) {
 }
 
 /// What a server says that accepts anybody, up to the first time it is ready.
-fn greeting() -> Vec<u8> {
+pub(super) fn greeting() -> Vec<u8> {
     let parameter = |name: &str, value: &str| message(b'S', format!("{name}\0{value}\0").as_bytes());
     [
         message(b'R', &0_u32.to_be_bytes()),
@@ -51,7 +51,7 @@ fn greeting() -> Vec<u8> {
 }
 
 /// Waits until the other end has gone.
-fn hang(mut stream: TcpStream) {
+pub(super) fn hang(mut stream: TcpStream) {
     while stream.read(&mut [0; 1024]).is_ok_and(|read| read > 0) {}
 }
 

@@ -114,3 +114,28 @@ fn masks_that_do_not_fit_are_refused_before_anything_is_made() {
         "`schemaOnly`",
     );
 }
+
+#[test]
+fn what_is_masked_of_a_table_is_masked_in_its_partitions_and_in_what_inherits() {
+    let cluster = harness::cluster();
+    let script = "CREATE TABLE ev (id int, secret text) PARTITION BY RANGE (id); \
+        CREATE TABLE ev1 PARTITION OF ev FOR VALUES FROM (0) TO (100); \
+        CREATE TABLE parent (secret text); CREATE TABLE child (more int) INHERITS (parent); \
+        INSERT INTO ev SELECT n, 'planted' FROM generate_series(1, 9) n; INSERT INTO child VALUES ('planted', 1)";
+    source(cluster, "mask_parts", "", script);
+    let setup = Setup::on(cluster, "clonemaskp", &[("parts", reader_url(cluster, "mask_parts"), json!({}))]);
+    let mask = |table: &str| json!({"table": table, "column": "secret", "with": "hash"});
+    let result = setup.cloned(json!({"source": "parts", "mask": [mask("ev"), mask("parent")]}));
+    let name = &result["databaseName"];
+    let sql = "SELECT secret FROM ev UNION ALL SELECT secret FROM parent";
+    let found = setup.rows(name, sql);
+    assert_eq!(found.len(), 10);
+    assert!(found.iter().all(|row| !row[0].contains("planted")), "{found:?}");
+    // Nor is it left in a table's file.
+    setup.rows(name, "CHECKPOINT");
+    for table in ["ev1", "child"] {
+        let path = &setup.rows(name, &format!("SELECT pg_relation_filepath('{table}')"))[0][0];
+        let file = std::fs::read(cluster.data.join(path)).unwrap();
+        assert!(!file.windows(7).any(|bytes| bytes == b"planted"), "{table}");
+    }
+}

@@ -1,21 +1,19 @@
 //! A command ends with its call, and all that came of it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use pgsandbox::command::{Ended, Stopped};
+use pgsandbox::command::{CommandError, Ended, Namespace, Stopped};
+use pgsandbox::model::{Code, Failure};
 use tokio_util::sync::CancellationToken;
 
 use super::Ground;
-use crate::harness::runs;
+use crate::harness::{not_tried, runs_in};
 
 /// Leaves the shell's group and session behind, twice, and writes its number.
 const DAEMON: &str = "(setsid bash -c '(setsid bash -c \"echo \\$\\$ > daemon.pid; trap \\\"\\\" TERM HUP INT; exec sleep 600\" &) ; exit 0' &)
 while [ ! -s daemon.pid ]; do read -t 0.01 <> <(:) || true; done";
-
-fn daemon(ground: &Ground) -> String {
-    fs::read_to_string(ground.root.join("repo/daemon.pid")).unwrap().trim().to_owned()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exit_codes_and_signals_are_told() {
@@ -29,13 +27,121 @@ async fn exit_codes_and_signals_are_told() {
     assert_eq!(ground.output("cat").await, "read me");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_daemon_of_a_session_of_its_own_ends_with_the_command() {
-    let ground = Ground::new();
+/// Both ways in which what comes of a command is ended.
+const WAYS: [Namespace; 2] = [Namespace::WhenAvailable, Namespace::Never];
+
+async fn check_a_daemon(namespace: Namespace) {
+    let mut ground = Ground::new();
+    ground.settings.namespace = namespace;
     let ran = ground.run(&ground.script(DAEMON)).await.unwrap();
     assert_eq!(ran.ended, Ended::Exited(0), "{}", ran.stderr.text);
     assert!(ran.left_behind >= 1);
-    assert!(!runs(&daemon(&ground)));
+    assert!(!runs_in(&ground.root));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_of_a_session_of_its_own_ends_with_the_command() {
+    for way in WAYS {
+        check_a_daemon(way).await;
+    }
+}
+
+/// Begins chains of processes, in a session each, of which every one makes the next and ends at once, and ends itself.
+/// They end by the clock.
+const CHAINS: &str = r#"exec perl -MPOSIX -e '
+my $end = time + 8;
+for (1 .. 24) {
+    next if fork;
+    POSIX::setsid();
+    open STDOUT, ">/dev/null"; open STDERR, ">/dev/null";
+    while (time < $end) { my $next = fork; POSIX::_exit(0) if $next; select undef, undef, undef, 0.001 if !defined $next; }
+    POSIX::_exit(0);
+}
+POSIX::_exit(0)'"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn chains_of_processes_that_outrun_every_look_end_with_the_command() {
+    for way in WAYS {
+        let mut ground = Ground::new();
+        ground.settings.namespace = way;
+        let ran = ground.run(&ground.script(CHAINS)).await.unwrap();
+        assert_eq!(ran.ended, Ended::Exited(0), "{}", ran.stderr.text);
+        assert!(!runs_in(&ground.root), "{way:?}: after {:?}", ran.elapsed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_of_too_many_processes_and_threads_is_ended() {
+    let threads = "import threading, time\nthreading.stack_size(32768)\n\
+                   for _ in range(2100): threading.Thread(target=time.sleep, args=(8,), daemon=True).start()\ntime.sleep(8)";
+    let rooted = rustix::process::geteuid().is_root();
+    for way in WAYS {
+        let mut ground = Ground::new();
+        ground.settings.namespace = way;
+        fs::write(ground.root.join("repo/many.py"), threads).unwrap();
+        match ground.run(&["python3".to_owned(), "many.py".to_owned()]).await {
+            Err(CommandError::NotFound { .. }) => return not_tried("`python3` is not installed here"),
+            Err(error) => {
+                let failure = Failure::from(error);
+                assert_eq!(failure.code, Code::UnsafeCommand, "{failure:?}");
+                assert!(failure.message.contains("more than 2048 processes and threads"), "{}", failure.message);
+            }
+            // The kernel counts those of a user's own namespace, and makes no more.
+            Ok(ran) => {
+                assert!(!rooted && way == Namespace::WhenAvailable && ran.stderr.text.contains("thread"), "{ran:?}")
+            }
+        }
+        assert!(!runs_in(&ground.root));
+    }
+}
+
+/// Puts a program in the supervisor's place that gives a report of its own, once, and then is the supervisor.
+fn reports(ground: &mut Ground, report: &str) {
+    let (hook, said) = (ground.root.join("hook"), ground.root.join("said").display().to_string());
+    let program = ground.settings.supervisor.display().to_string();
+    let text = format!(
+        "#!/usr/bin/perl\nexec '{program}', @ARGV if -e '{said}';\nopen my $f, '>', '{said}'; open my $to, '>&=0';\n\
+         sub get {{ my ($n, $got) = (shift, ''); sysread STDIN, $got, $n - length $got, length $got or die while length $got < $n; $got }}\n\
+         get(unpack 'V', get(4)); my $said = '{report}'; syswrite $to, pack('V', length $said) . $said;\n"
+    );
+    fs::write(&hook, text).unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    ground.settings.supervisor = hook;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_of_which_something_could_not_be_ended_fails_and_says_so() {
+    let mut ground = Ground::new();
+    reports(&mut ground, r#"{"ending":{"Exited":0},"left_behind":3,"remaining":2}"#);
+    let failure = Failure::from(ground.run(&ground.script("exit 0")).await.unwrap_err());
+    assert_eq!(failure.code, Code::Internal);
+    assert!(failure.message.contains("`./script` ended, and 2 processes"), "{}", failure.message);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_kernel_gives_no_namespace_a_command_runs_without() {
+    let mut ground = Ground::new();
+    reports(&mut ground, r#"{"ending":"NoNamespace","left_behind":0,"remaining":0}"#);
+    // Its number is one of the system's then.
+    let number = ground.output("cat; echo; echo $$").await;
+    let number: u32 = number.strip_prefix("read me\n").unwrap().trim().parse().unwrap();
+    assert!(number > 20, "{number}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_sees_no_other_processes_where_it_has_numbers_of_its_own() {
+    let ground = Ground::new();
+    let out = ground.output("readlink /proc/self/ns/pid; echo $$; cd /proc; echo [0-9]*; exit 0").await;
+    let lines: Vec<&str> = out.lines().collect();
+    let own = fs::read_link("/proc/self/ns/pid").unwrap();
+    if lines[0] == own.to_str().unwrap() {
+        return not_tried("this kernel gives no namespace of process numbers");
+    }
+    assert!(lines[1].parse::<u32>().unwrap() < 20, "{out}");
+    // Where parts of `/proc` are covered, a new one cannot be shown.
+    if rustix::process::geteuid().is_root() {
+        assert!(lines[2].split(' ').count() <= 4, "{out}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +152,7 @@ async fn a_command_that_will_not_end_is_killed_when_its_time_is_over() {
     let ran = ground.run_for(&script, Duration::from_secs(2), CancellationToken::new()).await.unwrap();
     assert_eq!((ran.ended, ran.stopped), (Ended::Signalled(9), Some(Stopped::TimedOut)));
     assert!(began.elapsed() < Duration::from_secs(30));
-    assert!(!runs(&daemon(&ground)));
+    assert!(!runs_in(&ground.root));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,7 +177,7 @@ async fn a_cancelled_command_is_asked_to_end() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_whose_call_is_dropped_ends_with_all_that_came_of_it() {
     let ground = Ground::new();
-    let script = ground.script(&format!("echo $$ > own.pid\n{DAEMON}\nwhile :; do :; done"));
+    let script = ground.script(&format!("{DAEMON}\nwhile :; do :; done"));
     {
         let call = ground.run_for(&script, Duration::from_secs(60), CancellationToken::new());
         let path = ground.root.join("repo/daemon.pid");
@@ -85,9 +191,8 @@ async fn a_command_whose_call_is_dropped_ends_with_all_that_came_of_it() {
             there = there => there.unwrap(),
         }
     }
-    let own = fs::read_to_string(ground.root.join("repo/own.pid")).unwrap().trim().to_owned();
     let since = Instant::now();
-    while runs(&own) || runs(&daemon(&ground)) {
+    while runs_in(&ground.root) {
         assert!(since.elapsed() < Duration::from_secs(20), "it runs on");
         std::thread::yield_now();
     }

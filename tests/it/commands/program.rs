@@ -10,23 +10,23 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::confines;
-use crate::harness::{kill, runs};
+use crate::harness::{kill, runs_in};
 use crate::hostile::{code, wait};
 use crate::obligations::policies_with;
 use crate::program::{Cli, Home, Stdio, Transport};
 
 /// A home with a repository beside it, and policies that let its scripts run over every transport.
-struct Place {
-    home: Home,
-    repo: String,
+pub(super) struct Place {
+    pub(super) home: Home,
+    pub(super) repo: String,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with_policy("settings = { allow = [[\"./*\", \"**\"], [\"npm\", \"**\"]] }\n")
     }
 
-    fn with_policy(host_command: &str) -> Self {
+    pub(super) fn with_policy(host_command: &str) -> Self {
         let home = Home::fresh();
         let policies = home.path().join("policies.toml");
         fs::write(&policies, policies_with("host-command", host_command)).unwrap();
@@ -41,7 +41,7 @@ impl Place {
     }
 
     /// Puts an executable script into the repository.
-    fn script(&self, name: &str, text: &str) -> String {
+    pub(super) fn script(&self, name: &str, text: &str) -> String {
         let path = format!("{}/{name}", self.repo);
         fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -49,27 +49,27 @@ impl Place {
     }
 
     /// Runs `with-database` with a script.
-    fn with_database(&self, options: &[&str], script: &str) -> Output {
+    pub(super) fn with_database(&self, options: &[&str], script: &str) -> Output {
         self.home
             .run(&self.line(options, &self.script("script", script)).iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn line(&self, options: &[&str], program: &str) -> Vec<String> {
+    pub(super) fn line(&self, options: &[&str], program: &str) -> Vec<String> {
         let first = ["with-database", "--repo-path", &self.repo].into_iter().chain(options.iter().copied());
         first.chain(["--", program]).map(str::to_owned).collect()
     }
 
-    fn databases(&self) -> usize {
+    pub(super) fn databases(&self) -> usize {
         let listed = Cli::new(&self.home).call("list_databases", &json!({}));
         listed["result"]["databases"].as_array().unwrap().len()
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn create(transport: &mut dyn Transport) -> String {
+pub(super) fn create(transport: &mut dyn Transport) -> String {
     let made = transport.call("create_database", &json!({}));
     made["result"]["databaseId"].as_str().unwrap_or_else(|| panic!("{made:#}")).to_owned()
 }
@@ -319,7 +319,7 @@ fn a_cancelled_call_and_a_client_that_leaves_end_the_command() {
     let pid =
         |name: &str| fs::read_to_string(format!("{}/{name}.pid", place.repo)).unwrap_or_default().trim().to_owned();
     let begun = || !pid("own").is_empty() && !pid("daemon").is_empty();
-    let over = || !runs(&pid("own")) && !runs(&pid("daemon"));
+    let over = || !runs_in(&place.repo);
     let mut stdio = Stdio::start(&place.home);
     let id = create(&mut stdio);
     let arguments = json!({"name": "run_repo_command", "arguments": {"databaseId": id, "repoPath": place.repo, "command": [program]}});
@@ -397,11 +397,10 @@ fn an_interrupted_with_database_ends_its_command_and_removes_its_sandbox() {
         let own = format!("{}/own.pid", place.repo);
         let child = place.home.command(&[]).args(place.line(&[], &program)).stdin(Pipe::null()).spawn().unwrap();
         wait(Duration::from_secs(60), || fs::read_to_string(&own).is_ok_and(|pid| !pid.trim().is_empty()));
-        let pid = fs::read_to_string(&own).unwrap().trim().to_owned();
         kill(&child.id().to_string(), signal);
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(expected));
-        assert!(!runs(&pid));
+        assert!(!runs_in(&place.repo));
         assert_eq!(place.databases(), 0);
         fs::remove_file(own).unwrap();
     }
@@ -410,7 +409,8 @@ fn an_interrupted_with_database_ends_its_command_and_removes_its_sandbox() {
 #[test]
 fn no_more_commands_run_at_a_time_than_may() {
     let place = Place::new();
-    let program = place.script("script", "echo > begun.$$; while [ ! -e go ]; do read -t 0.01 <> <(:) || true; done");
+    let program = place
+        .script("script", "mktemp begun.XXXXXX > /dev/null; while [ ! -e go ]; do read -t 0.01 <> <(:) || true; done");
     let id = create(&mut Cli::new(&place.home));
     let mut stdio = Stdio::start_with(&place.home, &[("PGSANDBOX_TEST_DEADLINE_MS", "2000")], Pipe::inherit());
     let arguments = json!({"name": "run_repo_command", "arguments": {"databaseId": id, "repoPath": place.repo, "command": [program]}});
@@ -435,7 +435,7 @@ fn no_more_commands_run_at_a_time_than_may() {
 #[test]
 fn a_supervisor_that_does_not_answer_is_given_up_and_the_command_ends() {
     let place = Place::new();
-    let program = place.script("script", "echo $$ > own.pid; while :; do :; done");
+    let program = place.script("script", "while :; do :; done");
     let variables =
         [("PGSANDBOX_TEST_FAULTS", "command.report=delay:60000@1+"), ("PGSANDBOX_TEST_DEADLINE_MS", "3000")];
     let id = create(&mut Cli::new(&place.home));
@@ -445,6 +445,6 @@ fn a_supervisor_that_does_not_answer_is_given_up_and_the_command_ends() {
         &json!({"databaseId": id, "repoPath": place.repo, "command": [program], "timeoutSeconds": 1}),
     );
     assert_eq!(code(&failed), "internal", "{failed:#}");
-    assert!(!runs(fs::read_to_string(format!("{}/own.pid", place.repo)).unwrap().trim()));
+    assert!(!runs_in(&place.repo));
     assert!(stdio.finish().success());
 }

@@ -112,7 +112,7 @@ const FACTS: &str = "
 
 /// Returns a copy's specification.
 fn copy_of(source: &SandboxSpec) -> SandboxSpec {
-    SandboxSpec { contents: Contents::Copy { id: source.id, names: source.names.clone() }, ..spec("copy") }
+    SandboxSpec { contents: Contents::Copy { id: source.id, names: source.names.clone(), dump: None }, ..spec("copy") }
 }
 
 impl Bench {
@@ -453,6 +453,47 @@ async fn one_source_is_copied_several_times_at_once() {
             assert_eq!(bench.named(copy, &source).await, 0, "{}", bench.name());
             bench.delete(copy).await;
         }
+        bench.delete(&source).await;
+        bench.nothing_is_left(&source).await;
+    }
+}
+
+/// An operator's trigger stands for those who are in the way, and counts how often they were.
+const IN_THE_WAY: &str = "
+    CREATE SEQUENCE public.tries;
+    CREATE FUNCTION public.in_the_way() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS
+        $$ BEGIN PERFORM nextval('public.tries'); RAISE EXCEPTION 'held' USING ERRCODE = 'lock_not_available'; END $$;
+    CREATE EVENT TRIGGER in_the_way ON ddl_command_start EXECUTE FUNCTION public.in_the_way();
+    ALTER EVENT TRIGGER in_the_way ENABLE ALWAYS";
+/// How often it is tried to give a copy to its roles.
+const TRIED_MAX: i64 = 8;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_others_are_in_the_way_of_is_tried_so_often_and_then_taken_back() {
+    for bench in benches() {
+        let source = spec("contended");
+        bench.create(&source).await;
+        let admin = bench.cluster.superuser(&source.names.database).await;
+        admin.batch_execute(IN_THE_WAY).await.unwrap();
+        drop(admin);
+        bench.engine.await_unused(&source).await.unwrap();
+        let copy = copy_of(&source);
+        let error = bench.make(&copy).await.unwrap_err();
+        assert!(
+            matches!(&error, EngineError::Refused { sqlstate, .. } if sqlstate == "55P03"),
+            "{}: {error:?}",
+            bench.name()
+        );
+        let admin = bench.cluster.superuser("postgres").await;
+        let name = &copy.names.database;
+        admin.batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true")).await.unwrap();
+        let inside = bench.cluster.superuser(name).await;
+        let tried = inside.query_one("SELECT last_value FROM public.tries", &[]).await.unwrap();
+        assert_eq!(tried.get::<_, i64>(0), TRIED_MAX, "{}", bench.name());
+        drop(inside);
+        bench.engine.await_unused(&copy).await.unwrap();
+        bench.delete(&copy).await;
+        bench.nothing_is_left(&copy).await;
         bench.delete(&source).await;
         bench.nothing_is_left(&source).await;
     }

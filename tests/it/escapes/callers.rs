@@ -174,6 +174,8 @@ pub(super) fn frames(room: &mut Room<'_>) {
         "local stop",
         "keys_rotate",
         "keys rotate",
+        "exported",
+        "exported add",
         "audit_tail",
         "audit",
         "policy_reload",

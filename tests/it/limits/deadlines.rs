@@ -35,7 +35,7 @@ pub(super) fn under(home: &Home, faults: &str) -> Stdio {
     Stdio::start_with(home, &variables, Pipe::inherit())
 }
 
-pub(super) fn late(point: &str) -> String {
+pub(crate) fn late(point: &str) -> String {
     format!("{point}=delay:{TOO_LONG_MS}")
 }
 

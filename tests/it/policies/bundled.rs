@@ -14,7 +14,7 @@ use super::guest::context;
 use super::statement;
 
 /// Operations of the main job, with their impact.
-const OPERATIONS: [(&str, Impact); 33] = [
+const OPERATIONS: [(&str, Impact); 35] = [
     ("create_database", Impact::Creates),
     ("list_databases", Impact::Reads),
     ("get_connection_string", Impact::Discloses),
@@ -26,6 +26,8 @@ const OPERATIONS: [(&str, Impact); 33] = [
     ("create_sandbox_from_template", Impact::Creates),
     ("list_templates", Impact::Reads),
     ("delete_template", Impact::Destroys),
+    ("export_template", Impact::Creates),
+    ("import_template", Impact::Creates),
     ("delete_database", Impact::Destroys),
     ("cleanup_expired", Impact::Destroys),
     ("list_profiles", Impact::Reads),
@@ -47,7 +49,7 @@ const OPERATIONS: [(&str, Impact); 33] = [
     ("read_resource", Impact::Reads),
     ("complete", Impact::Reads),
     ("get_task", Impact::Reads),
-    ("cancel_task", Impact::Reads),
+    ("cancel_task", Impact::Writes),
 ];
 
 fn leak<T: ?Sized>(value: Box<T>) -> &'static T {
@@ -79,6 +81,8 @@ fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
         "create_sandbox_from_template",
         "list_templates",
         "delete_template",
+        "export_template",
+        "import_template",
         "list_databases",
         "list_profiles",
         "doctor",

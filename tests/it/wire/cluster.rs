@@ -80,7 +80,13 @@ impl Cluster {
 
     pub(crate) fn socket(&self) -> Endpoint {
         let port = self.tcp_port.unwrap_or(PORT);
-        Endpoint { host: Host::Unix(self.directory.path().to_owned()), port, tls: TlsMode::Disable, ca_file: None }
+        Endpoint {
+            host: Host::Unix(self.directory.path().to_owned()),
+            port,
+            tls: TlsMode::Disable,
+            ca_file: None,
+            address: None,
+        }
     }
 
     /// Who `role` is, in the database of the tests.
@@ -224,8 +230,13 @@ async fn template() -> PathBuf {
     assert!(made.success(), "initdb failed");
 
     let mut server = launch(&data, directory.path(), &[]);
-    let endpoint =
-        Endpoint { host: Host::Unix(directory.path().to_owned()), port: PORT, tls: TlsMode::Disable, ca_file: None };
+    let endpoint = Endpoint {
+        host: Host::Unix(directory.path().to_owned()),
+        port: PORT,
+        tls: TlsMode::Disable,
+        ca_file: None,
+        address: None,
+    };
     let admin = SessionTarget { database: "postgres".into(), ..target(endpoint, "postgres") };
     let since = Instant::now();
     let mut session = loop {

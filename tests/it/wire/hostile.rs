@@ -90,7 +90,8 @@ where
             tokio::spawn(serve(tcp));
         }
     });
-    let endpoint = Endpoint { host: Host::Tcp("127.0.0.1".into()), port, tls: TlsMode::Disable, ca_file: None };
+    let endpoint =
+        Endpoint { host: Host::Tcp("127.0.0.1".into()), port, tls: TlsMode::Disable, ca_file: None, address: None };
     SessionTarget { auth: Auth::AsServerAsks, connect_timeout: Duration::from_secs(1), ..target(endpoint, "owner") }
 }
 

@@ -91,7 +91,8 @@ impl Certificates {
 
 fn over_tls(cluster: &Cluster, host: &str, tls: TlsMode, ca_file: Option<&Path>) -> SessionTarget {
     let port = cluster.tcp_port.unwrap();
-    let endpoint = Endpoint { host: Host::Tcp(host.into()), port, tls, ca_file: ca_file.map(Path::to_owned) };
+    let ca_file = ca_file.map(Path::to_owned);
+    let endpoint = Endpoint { host: Host::Tcp(host.into()), port, tls, ca_file, address: None };
     target(endpoint, "owner")
 }
 

@@ -52,6 +52,7 @@ KNOWN_FILES = re.compile(
     r"pgsandbox\.state|master\.keys|master\.keys\.lock|audit/(manifest|segment-[^/]*)\.jsonl|cache/key|cache/[0-9a-f]{64}\.cwasm"
     r"|limits/[0-9a-f]{64}\.book|postgres/(lock|pgsandbox-state)"
     r"|schemas/[0-9a-f]{32}/(digests|snapshots)/(\.lock|[^/.][^/]*\.schema)"
+    r"|templates/[0-9a-f]{32}/(\.lock|[^/.][^/]*\.template)"
     r"|postgres/postgres/\d+/(admin-password|port|lock|socket-directory|log/server\.log(\.1)?|run/\.s\.PGSQL\.\d+(\.lock)?)")
 
 

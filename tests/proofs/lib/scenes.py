@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 from ground import POLICIES, ROOT, STRICT, Ground, Server
 
@@ -315,21 +316,24 @@ def external(play, one):
 
 
 def clones(play, one):
-    """A database copied into two sandboxes: as it is, and masked."""
+    """A database copied into three sandboxes: as it is, masked, and by a URL that might lead to production."""
     cluster = play.ground.home.cluster
     password = play.ground.home.directory / "source.password"
     password.touch(0o600)
     password.write_text((cluster / "admin-password").read_text().strip())
     port = (cluster / "port").read_text().strip()
     url = f"postgresql://pgsandbox_admin@127.0.0.1:{port}/pgsandbox?sslmode=disable"
-    sources = [{"name": "records", "url": url, "passwordFile": str(password)}]
-    allowed = POLICIES + '[[policy]]\nsource = "clone-source"\nsettings = { allow = [{ name = "records" }] }\n'
+    shop = {"url": url.replace("/pgsandbox?", "/postgres?"), "passwordFile": str(password), "production": True}
+    sources = [{"name": "records", "url": url, "passwordFile": str(password)}, {"name": "shop"} | shop]
+    by_url = url.replace("@", ":" + quote(password.read_text(), safe="") + "@", 1)
+    entries = '[{ name = "records" }, { host = "127.0.0.1" }]'
+    allowed = POLICIES + f'[[policy]]\nsource = "clone-source"\nsettings = {{ allow = {entries} }}\n'
     server = play.server(play.ground.config("clones", policies=allowed, sources=sources))
     play.insert(server, one)
     masks = [{"table": "pgsandbox.sandboxes", "column": "hint", "with": "fake"}]
-    for more in ({}, {"mask": masks}):
+    for more in ({"source": "records"}, {"source": "records", "mask": masks}, {"sourceDatabaseUrl": by_url}):
         hint = f"copy{next(Ground.numbers)}"
-        asked = {"source": "records", "nameHint": hint, "idempotencyKey": hint} | more
+        asked = {"nameHint": hint, "idempotencyKey": hint} | more
         result = play.call(server, "clone_database", asked)
         if result:
             play.touched.add(result["databaseId"])
@@ -356,6 +360,25 @@ def copies(play, one):
     for database in made[:1]:
         play.call(server, "reset_database", {"databaseId": database})
     play.call(server, "delete_template", {"templateName": name})
+    play.end(server)
+
+
+def dumps(play, one):
+    """A template is exported, brought to another file and back, and imported under its name."""
+    server = play.server(play.ground.config("dumps"))
+    play.insert(server, one)
+    name = f"dumped{next(Ground.numbers)}"
+    play.call(server, "create_template_from_sandbox", {"databaseId": one, "templateName": name})
+    play.call(server, "export_template", {"templateName": name})
+    file = play.ground.home.directory / f"{name}.template"
+    play.command("exported", "save", name, str(file), "--format", "json")
+    play.command("exported", "add", str(file), "--name", f"{name}.again", "--format", "json")
+    play.call(server, "import_template", {"exportedName": name, "templateName": name, "replace": True})
+    play.call(server, "list_templates", {})
+    for exported in (name, f"{name}.again"):
+        play.call(server, "delete_template", {"templateName": exported, "exported": True})
+    play.call(server, "delete_template", {"templateName": name})
+    file.unlink(missing_ok=True)
     play.end(server)
 
 
@@ -508,6 +531,8 @@ SCENES = {
     "copy-fails": (one, copies, "plan.create.give-copy.after=fail", False),
     "template-fails": (one, copies, "plan.create.seal-template.after=fail", False),
     "reset-fails": (one, copies, "plan.create.reset.after=fail", False),
+    "dumps": (one, dumps, "", False),
+    "import-fails": (one, dumps, "plan.create.close-roles.after=fail", False),
     "approvals": (one, approvals, "", False),
     "commands": (one, commands, "", False),
     "gate-cold": (cold, gate, "", False),

@@ -62,6 +62,15 @@ impl Filter {
     }
 }
 
+/// Returns the name of an extension that an archive makes and that is not among those known.
+pub(super) fn extension_beside(list: &[u8], known: &[(String, String)]) -> Option<String> {
+    let extension = |line| entry(line)?.strip_prefix(b"EXTENSION - ");
+    let name = |rest: &[u8]| String::from_utf8_lossy(rest).trim_end().to_owned();
+    let beside = |name: &String| !known.iter().any(|(known, _)| known == name);
+    let found = list.split(|byte| *byte == b'\n').filter_map(extension).map(name).find(beside)?;
+    Some(found.chars().take(63).flat_map(char::escape_default).collect())
+}
+
 /// Returns what stands behind the three numbers of a line; `None` for a line that is no entry's.
 fn entry(line: &[u8]) -> Option<&[u8]> {
     let digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
@@ -104,6 +113,15 @@ mod tests {
                 "220; 2615 16405 SCHEMA - geography ana"
             ]
         );
+    }
+
+    #[test]
+    fn an_extension_that_is_not_named_is_found_and_nothing_that_looks_like_one() {
+        let list = b";\n2; 3079 16385 EXTENSION - citext \n3460; 0 0 COMMENT - EXTENSION x \n\
+            215; 1259 16400 TABLE public EXTENSION - x ana\n";
+        let known = [("citext".to_owned(), "public".to_owned())];
+        assert_eq!(extension_beside(list, &known), None);
+        assert_eq!(extension_beside(list, &[]), Some("citext".to_owned()));
     }
 
     #[test]

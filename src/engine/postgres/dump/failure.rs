@@ -3,7 +3,8 @@
 use super::job::CloneJob;
 use super::program::{self, Broken, Entry, Program};
 use super::relay::{Lost, Relay, Reported};
-use super::{known, side_name};
+use super::{known, preflight, side_name};
+use crate::engine::postgres::wire::WireError;
 use crate::engine::{EngineError, server_condition};
 use crate::model::{Code, Failure};
 
@@ -17,26 +18,26 @@ pub(super) enum Side {
 /// Passes a success on, and words a failure.
 pub(super) fn judge(
     outcome: Result<(), Broken>,
-    source: &Relay,
-    target: &Relay,
+    source: Option<&Relay>,
+    target: Option<&Relay>,
     job: &CloneJob,
 ) -> Result<(), EngineError> {
     outcome.map_err(|broken| of(&broken, source, target, job))
 }
 
 /// Words a failure: what a server reported comes before how a program ended for it.
-pub(super) fn of(broken: &Broken, source: &Relay, target: &Relay, job: &CloneJob) -> EngineError {
+pub(super) fn of(broken: &Broken, source: Option<&Relay>, target: Option<&Relay>, job: &CloneJob) -> EngineError {
     let entry = match broken {
         Broken::Failed { entry, .. } => entry.as_ref(),
-        Broken::Start(..) | Broken::Move(_) | Broken::ListTooLong => None,
+        Broken::Start(..) | Broken::Move(_) | Broken::ListTooLong | Broken::TooLarge(_) => None,
     };
-    let failure = if let Some(reported) = source.error() {
+    let failure = if let Some(reported) = source.and_then(Relay::error) {
         of_source(&reported, job)
-    } else if let Some(lost) = source.lost() {
+    } else if let Some(lost) = source.and_then(Relay::lost) {
         of_connection(Side::Source, &lost, job)
-    } else if let Some(reported) = target.error() {
+    } else if let Some(reported) = target.and_then(Relay::error) {
         of_target(&reported, entry, job)
-    } else if let Some(lost) = target.lost() {
+    } else if let Some(lost) = target.and_then(Relay::lost) {
         of_connection(Side::Target, &lost, job)
     } else {
         of_program(broken, job)
@@ -62,6 +63,11 @@ fn of_program(broken: &Broken, job: &CloneJob) -> Failure {
         Broken::ListTooLong => {
             Failure::new(Code::RestoreIncompatible, format!("{shown} has more objects than can be copied"))
         }
+        Broken::TooLarge(most) => Failure::new(
+            Code::QuotaExceeded,
+            format!("the dump of {shown} is larger than the {most} bytes that there is room for"),
+        )
+        .hint("remove exported templates that are not needed; `list_templates` shows them"),
         Broken::Failed { program, status, entry } => {
             let verb = match program {
                 Program::Dump => "could not dump",
@@ -90,15 +96,14 @@ fn of_source(reported: &Reported, job: &CloneJob) -> Failure {
         // lock_not_available, and what `--lock-wait-timeout` ends by
         "55P03" | "57014" => Failure::new(Code::LockTimeout, format!("{shown} did not give a lock in time{object}"))
             .hint("somebody changes a table there; call again later"),
+        // serialization_failure: what a standby ends readers by whose rows its primary has removed
+        "40001" => Failure::new(Code::Busy, format!("{shown} broke off the dump for a conflict with its primary"))
+            .hint("call again later, clone less, or raise `max_standby_streaming_delay` there"),
         "22021" | "22P05" | "22P02" => Failure::new(
             Code::RestoreIncompatible,
             format!("{shown} holds text that is not valid in its encoding{object}"),
         )
         .hint("leave the table's rows out by `excludeTableData`, or correct them at the source"),
-        state if state.starts_with("28") => {
-            Failure::new(Code::PostgresAuthFailed, format!("{shown} does not accept the credentials of `{user}`"))
-                .hint("see the source's user and password, and `pg_hba.conf` of its server")
-        }
         state => {
             let code = server_condition(state).map_or(Code::RestoreIncompatible, |(code, _)| code);
             Failure::new(code, format!("{shown} could not be read (SQLSTATE {state}){object}"))
@@ -149,19 +154,25 @@ pub(super) fn of_connection(side: Side, lost: &Lost, job: &CloneJob) -> Failure 
         Side::Source => job.shown.clone(),
         Side::Target => side_name(side).to_owned(),
     };
-    let (text, detail) = match lost {
-        Lost::Net(error) => (format!("{whose} cannot be reached as it must be"), error.to_string()),
-        Lost::Silent(within) => {
-            (format!("{whose} did not open a session within {} s", within.as_secs()), String::new())
-        }
-        Lost::Closed => (format!("the connection to {whose} was lost while copying"), String::new()),
-        Lost::Exposed => {
-            (format!("{whose} asks for the password in the clear over a connection without TLS"), String::new())
-        }
+    let text = match lost {
+        Lost::Login(error) => return of_login(side, error, job),
+        Lost::Silent(within) => format!("{whose} did not open a session within {} s", within.as_secs()),
+        Lost::Closed => format!("the connection to {whose} was lost while copying"),
     };
     Failure::new(Code::PostgresConnectionFailed, text)
         .hint("see that the server runs and is reached as configured; everything begun was removed")
-        .audit(detail)
+}
+
+/// Words a refused login, which is ours: the programs have no part in it.
+fn of_login(side: Side, error: &WireError, job: &CloneJob) -> Failure {
+    match side {
+        Side::Source => preflight::of_wire(error, job, "open a session"),
+        Side::Target => {
+            let text = format!("{} does not accept the sandbox's owner: {error}", side_name(side));
+            Failure::new(Failure::from(error.clone()).code, text)
+                .hint("see `pgsandbox doctor`; everything begun was removed")
+        }
+    }
 }
 
 fn object(reported: &Reported) -> String {

@@ -1,5 +1,7 @@
 //! What is to be copied, what was found out about it, and what came of it.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -52,6 +54,8 @@ pub struct CloneOptions {
     pub allowed_extensions: Vec<String>,
     /// The most bytes that the source may have.
     pub bytes_max: Option<u64>,
+    /// Databases that the source must not be, each with what it is called and its password.
+    pub guarded: Vec<(String, PostgresUrl)>,
 }
 
 /// A table's name.
@@ -108,7 +112,13 @@ pub struct ClonePlan {
     pub tables: u64,
     /// Of the extensions, those that the admin makes.
     pub(in crate::engine::postgres) by_admin: Vec<String>,
+    /// How it sorts texts.
+    pub(super) source_locale: Option<String>,
+    /// Where the source was found.
+    pub(super) address: Option<SocketAddr>,
     pub(super) foreign_tables: Vec<TableName>,
+    /// The tables whose rows are left out, with their partitions and whatever inherits from them.
+    pub(super) without_rows: BTreeSet<TableName>,
     pub(super) foreign_servers: bool,
     pub(super) event_triggers: bool,
     pub(super) columns: Vec<super::mask::Column>,

@@ -21,6 +21,13 @@ const KEYS: &str = "CREATE TEMPORARY TABLE pgsandbox_mask ON COMMIT DROP AS SELE
      pg_catalog.sha256(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) || pg_catalog.uuid_send(pg_catalog.gen_random_uuid())) \
      || pg_catalog.sha256(pg_catalog.uuid_send(pg_catalog.gen_random_uuid()) || pg_catalog.uuid_send(pg_catalog.gen_random_uuid())) AS outer_key";
 
+/// The tables that hold the rows of one: itself, its partitions, and what inherits from it.
+const HOLDERS: &str = "WITH RECURSIVE t (oid) AS (SELECT c.oid FROM pg_catalog.pg_class c \
+     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2 \
+     UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN t ON i.inhparent = t.oid) \
+     SELECT n.nspname::text, c.relname::text, c.relpersistence = 'p' FROM t JOIN pg_catalog.pg_class c ON c.oid = t.oid \
+     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'";
+
 /// A column that is to be masked, as the source's catalogue has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
@@ -229,10 +236,20 @@ pub(super) async fn apply(
     }
     session.batch_execute("COMMIT").await.map_err(&failed)?;
     for table in tables {
-        let name = format!("{}.{}", ident(&table.schema), ident(&table.table));
-        session.execute(format!("VACUUM FULL {name}").as_str(), &[]).await.map_err(&failed)?;
+        for row in session.query(HOLDERS, &[&table.schema, &table.table]).await.map_err(&failed)? {
+            let (schema, table, logged): (String, String, bool) = (row.get(0), row.get(1), row.get(2));
+            session.batch_execute(&written_anew(&schema, &table, logged)).await.map_err(&failed)?;
+        }
     }
     Ok(())
+}
+
+/// Returns the statements that write a table anew with what is to be seen of it. `VACUUM FULL` is not enough: it keeps what was
+/// replaced as long as any session is just logging in to the server.
+fn written_anew(schema: &str, table: &str, logged: bool) -> String {
+    let name = format!("{}.{}", ident(schema), ident(table));
+    let [there, back] = if logged { ["UNLOGGED", "LOGGED"] } else { ["LOGGED", "UNLOGGED"] };
+    format!("ALTER TABLE {name} SET {there}; ALTER TABLE {name} SET {back}")
 }
 
 async fn replace(session: &AdminSession, column: &Column, mask: &Mask, job: &CloneJob) -> Result<(), EngineError> {

@@ -1,19 +1,23 @@
 //! Copies a database of another server into a new sandbox: `pg_dump` there, `pg_restore` here as the sandbox's owner.
 //!
 //! The source is only read: by one session at a time, read-only, with lock timeouts. Whatever the programs say with each
-//! other passes through a [`relay`] of ours, so the source is the very server that was decided on, reached with our own TLS.
-//! Passwords reach the programs by private files alone. The copy is masked before anybody has a password for it.
+//! other passes through a [`relay`] of ours, so the source is the very server that was decided on, reached with our own TLS
+//! and our own login: the programs know no password. The copy is masked before anybody has a password for it.
 //! What the programs print is never shown or logged, as it holds pieces of the source.
 
 mod archive;
+mod collation;
 mod failure;
+mod identity;
 mod job;
+mod kept;
 mod mask;
 mod preflight;
 mod program;
 mod relay;
 mod report;
 mod tools;
+mod withheld;
 mod workdir;
 
 use std::sync::Arc;
@@ -21,6 +25,7 @@ use std::sync::Arc;
 use tokio::time::sleep_until;
 
 pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use kept::{Compare, DumpJob, Dumped, InFile, RestoreJob, Restored, Wanted};
 
 use self::archive::Filter;
 use self::failure::Side;
@@ -32,6 +37,7 @@ use super::server::PostgresServer;
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, CredentialAccess, Failure};
 
+pub(super) use kept::{examine, restore, write};
 pub(super) use preflight::preflight;
 pub(super) use workdir::sweep;
 
@@ -44,7 +50,15 @@ const RESTORES_MAX: u32 = 2;
 
 /// Copies the source into the sandbox's database, masked. Stops when the job is cancelled or its time is over.
 pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
-    stoppable(job, copy_unbounded(server, spec, job)).await
+    let copied = async {
+        copy_unbounded(server, spec, job).await?;
+        if job.options.exclude_table_data.is_empty() {
+            return Ok(());
+        }
+        let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
+        withheld::check(&session, &server.settings().profile, job).await
+    };
+    stoppable(job, copied).await
 }
 
 /// Rebuilds the copy's statistics and looks at what came of it.
@@ -66,33 +80,33 @@ async fn stoppable<T>(job: &CloneJob, work: impl Future<Output = Result<T, Engin
 
 async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
     let plan = job.plan()?;
-    let reach = server.reach().await?;
     let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
-    let source = Relay::listen(&work, SOURCE_SOCKET, &job.source.endpoint, job.source.connect_timeout, 1)?;
-    let target = Relay::listen(&work, TARGET_SOCKET, &reach.endpoint, reach.connect_timeout, RESTORES_MAX)?;
-    let programs = Programs::prepare(&work, user, job, plan, spec, server.info().await?.major)?;
+    let source = Relay::listen(&work, SOURCE_SOCKET, preflight::login(job, plan.source_major, plan.address), 1)?;
+    let owner = access::owner_login(server, spec).await?;
+    let target = Relay::listen(&work, TARGET_SOCKET, owner, RESTORES_MAX)?;
+    let programs = Programs::prepare(&work, user, job, plan, spec)?;
     let filter = Filter::of(plan);
     if filter.is_empty() && job.options.masks.is_empty() {
         work.give_away()?;
         let outcome = programs.stream(job).await;
-        return failure::judge(outcome, &source, &target, job);
+        return failure::judge(outcome, Some(&source), Some(&target), job);
     }
     let (archive, list) = (work.file("archive")?, work.file("list")?);
     work.give_away()?;
-    failure::judge(programs.dump_to(&archive, job).await, &source, &target, job)?;
-    let kept =
-        filter.apply(programs.list(&archive).await.map_err(|broken| failure::of(&broken, &source, &target, job))?);
+    let (from, into) = (Some(&source), Some(&target));
+    failure::judge(programs.dump_to(&archive, job).await, from, into, job)?;
+    let kept = filter.apply(programs.list(&archive).await.map_err(|broken| failure::of(&broken, from, into, job))?);
     program::write(&list, &kept)?;
     let restore = |part| programs.restore(&archive, part);
     if job.options.masks.is_empty() {
-        return failure::judge(restore(Restore::All).await, &source, &target, job);
+        return failure::judge(restore(Restore::All).await, from, into, job);
     }
-    failure::judge(restore(Restore::BeforeMasks).await, &source, &target, job)?;
+    failure::judge(restore(Restore::BeforeMasks).await, from, into, job)?;
     let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
     mask::apply(&session, &server.settings().profile, job, plan).await?;
     drop(session);
-    failure::judge(restore(Restore::AfterMasks).await, &source, &target, job)
+    failure::judge(restore(Restore::AfterMasks).await, from, into, job)
 }
 
 fn known(failure: Failure) -> EngineError {

@@ -2,27 +2,31 @@
 //!
 //! What the source says is another's: every value is bounded and may be missing, and none of its messages is shown.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::job::{CloneJob, ClonePlan, TableName};
 use super::mask::{self, Column};
-use super::{known, tools};
+use super::{collation, identity, known, tools};
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::engine::postgres::startup::{APPLICATION_NAME, Purpose, startup_options};
 use crate::engine::postgres::{
-    Auth, Cell, Param, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError, extensions,
+    Auth, Cell, Endpoint, Param, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError,
+    extensions,
 };
 use crate::engine::{EngineError, ServerInfo, server_condition};
 use crate::model::limits::REPLY_BYTES_MAX;
 use crate::model::{Code, Failure, Secret, fault};
 
 /// The oldest major that can be copied.
-const MAJOR_MIN: u16 = 13;
+pub(super) const MAJOR_MIN: u16 = 13;
 /// How long the source may take for one question.
 const QUESTION_WAIT: Duration = Duration::from_secs(30);
 /// How many things are named in a refusal.
 const NAMED_MAX: usize = 10;
+/// The most tables whose rows are left out, partitions among them: each is named to `pg_dump`.
+const WITHOUT_ROWS_MAX: usize = 5_000;
 /// What a copy needs on a disk beside the source's own size: indexes and log are written as well.
 const DISK_FACTOR: u64 = 2;
 
@@ -43,17 +47,15 @@ pub(in crate::engine::postgres) async fn preflight(
 }
 
 async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -> Result<ClonePlan, EngineError> {
-    if job.source.credentials.password.as_ref().is_some_and(|password| password.expose().contains(['\n', '\r', '\0'])) {
-        let text = format!("the password of {} holds a line break or NUL, which no password file can", job.shown);
-        return Err(known(Failure::new(Code::InvalidArguments, text).hint("give the source's role another password")));
-    }
     let mut asking = Asking::open(job).await?;
     let mut plan = ClonePlan::default();
     asking.server(&mut plan, info).await?;
-    asking.readable().await?;
+    plan.address = asking.session.address();
+    identity::refuse_guarded(&mut asking.session, job).await?;
+    asking.named_tables(&mut plan).await?;
+    asking.readable(&plan).await?;
     asking.extensions(&mut plan).await?;
     asking.others(&mut plan).await?;
-    asking.named_tables(&mut plan).await?;
     for mask in &job.options.masks {
         asking.column(&mut plan, mask).await?;
         if let Some(failure) = mask::column_of(&plan, mask)?.fault(&mask.with) {
@@ -61,6 +63,59 @@ async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -
         }
     }
     drop(asking);
+    if let Some(locale) = &plan.source_locale {
+        let difference = collation::difference(server, locale).await?;
+        plan.warnings.extend(difference);
+    }
+    choose_extensions(server, info, job, &mut plan).await?;
+    fits(server, job, &plan)?;
+    plan.tools = Some(tools::find(server, plan.source_major, info.major).await?);
+    Ok(plan)
+}
+
+/// Returns how a session with the source is opened: nothing can be changed there, and nothing is waited for long.
+/// At `address`, where it was found before: a name may lead elsewhere in the next moment.
+pub(super) fn login(job: &CloneJob, major: u16, address: Option<SocketAddr>) -> SessionTarget {
+    SessionTarget {
+        endpoint: Endpoint { address, ..job.source.endpoint.clone() },
+        database: job.source.database.clone(),
+        user: job.source.credentials.user.clone(),
+        password: job.source.credentials.password.clone().unwrap_or_else(|| Secret::new("")),
+        application_name: APPLICATION_NAME.to_owned(),
+        options: startup_options(major, Purpose::Source),
+        auth: Auth::AsServerAsks,
+        connect_timeout: job.source.connect_timeout,
+    }
+}
+
+/// Looks at a database of this server's that is to be dumped as its owner.
+pub(super) async fn look_at_own(
+    server: &Arc<PostgresServer>,
+    info: &ServerInfo,
+    job: &CloneJob,
+) -> Result<ClonePlan, EngineError> {
+    let mut asking = Asking::open(job).await?;
+    let mut plan = ClonePlan::default();
+    asking.server(&mut plan, info).await?;
+    plan.address = asking.session.address();
+    asking.readable(&plan).await?;
+    asking.extensions(&mut plan).await?;
+    asking.others(&mut plan).await?;
+    drop(asking);
+    plan.tools = Some(tools::find(server, info.major, info.major).await?);
+    Ok(plan)
+}
+
+/// Looks at what a dump needs here of which `plan` says what it holds.
+pub(super) async fn fit_kept(
+    server: &Arc<PostgresServer>,
+    info: &ServerInfo,
+    job: &CloneJob,
+    mut plan: ClonePlan,
+) -> Result<ClonePlan, EngineError> {
+    if !(MAJOR_MIN..=info.major).contains(&plan.source_major) {
+        return Err(known(version_mismatch(job, plan.source_major, info.major)));
+    }
     choose_extensions(server, info, job, &mut plan).await?;
     fits(server, job, &plan)?;
     plan.tools = Some(tools::find(server, plan.source_major, info.major).await?);
@@ -75,20 +130,10 @@ struct Asking<'a> {
 
 impl<'a> Asking<'a> {
     async fn open(job: &'a CloneJob) -> Result<Self, EngineError> {
-        let target = SessionTarget {
-            endpoint: job.source.endpoint.clone(),
-            database: job.source.database.clone(),
-            user: job.source.credentials.user.clone(),
-            password: job.source.credentials.password.clone().unwrap_or_else(|| Secret::new("")),
-            application_name: APPLICATION_NAME.to_owned(),
-            options: startup_options(MAJOR_MIN, Purpose::Source),
-            auth: Auth::AsServerAsks,
-            connect_timeout: job.source.connect_timeout,
-        };
         fault::pass("socket.source-login").await.map_err(|injected| {
             known(of_wire(&WireError::Lost(std::io::Error::from(injected).to_string()), job, "open a session"))
         })?;
-        let session = SandboxSession::connect(&target).await;
+        let session = SandboxSession::connect(&login(job, MAJOR_MIN, None)).await;
         session.map(|session| Self { session, job }).map_err(|error| known(of_wire(&error, job, "open a session")))
     }
 
@@ -122,14 +167,17 @@ impl<'a> Asking<'a> {
     async fn server(&mut self, plan: &mut ClonePlan, info: &ServerInfo) -> Result<(), EngineError> {
         let rows = self
             .ask(
-                "SELECT current_setting('server_version'), current_setting('server_encoding'), d.datcollate, \
-                 pg_database_size(d.oid)::text, current_setting('default_transaction_read_only') = 'on' \
-                 AND current_setting('search_path') = 'pg_catalog' AND current_setting('lock_timeout') <> '0' \
-                 FROM pg_database d WHERE d.datname = current_database()",
+                &format!(
+                    "SELECT current_setting('server_version'), current_setting('server_encoding'), {}, \
+                     pg_database_size(d.oid)::text, current_setting('default_transaction_read_only') = 'on' \
+                     AND current_setting('search_path') = 'pg_catalog' AND current_setting('lock_timeout') <> '0' \
+                     FROM pg_database d WHERE d.datname = current_database()",
+                    collation::LOCALE
+                ),
                 &[],
             )
             .await?;
-        let Some([Some(version), Some(encoding), collate, size, Some(pinned)]) = rows.first().map(Vec::as_slice) else {
+        let Some([Some(version), Some(encoding), locale, size, Some(pinned)]) = rows.first().map(Vec::as_slice) else {
             return Err(self.strange("it says nothing of itself"));
         };
         let major = crate::engine::postgres::admin::major_of(version);
@@ -138,7 +186,7 @@ impl<'a> Asking<'a> {
         plan.source_major = major;
         plan.source_bytes = size.as_deref().and_then(|size| size.parse().ok()).unwrap_or_default();
         if !(MAJOR_MIN..=info.major).contains(&major) {
-            return Err(known(self.version_mismatch(major, info.major)));
+            return Err(known(version_mismatch(self.job, major, info.major)));
         }
         if pinned != "t" {
             let text = format!(
@@ -158,38 +206,12 @@ impl<'a> Asking<'a> {
         } else if encoding != "UTF8" {
             plan.warnings.push(format!("the source's text is converted from {shown} to UTF-8"));
         }
-        if let Some(collate) = collate.as_deref().filter(|collate| !matches!(*collate, "C" | "POSIX")) {
-            let collate: String = collate.chars().take(32).flat_map(char::escape_default).collect();
-            plan.warnings
-                .push(format!("the source's default collation is `{collate}`; the sandbox has its own server's"));
-        }
+        plan.source_locale.clone_from(locale);
         Ok(())
     }
 
-    fn version_mismatch(&self, source: u16, target: u16) -> Failure {
-        let (text, hint) = if source > target {
-            (
-                format!(
-                    "{} is Postgres {source}, newer than the sandbox's server, which is Postgres {target}",
-                    self.job.shown
-                ),
-                format!("choose a profile of Postgres {source} or later"),
-            )
-        } else {
-            (
-                format!("{} is Postgres {source}, older than can be cloned", self.job.shown),
-                format!("versions from {MAJOR_MIN} on can be cloned"),
-            )
-        };
-        let mut failure = Failure::new(Code::VersionMismatch, text).hint(hint);
-        let detail = failure.detail_mut();
-        detail.source_version = Some(source.to_string());
-        detail.target_version = Some(target.to_string());
-        failure
-    }
-
     /// Refuses a source that the role cannot read whole, and names what it cannot.
-    async fn readable(&mut self) -> Result<(), EngineError> {
+    async fn readable(&mut self, plan: &ClonePlan) -> Result<(), EngineError> {
         let rows = self
             .ask(
                 &format!(
@@ -203,7 +225,6 @@ impl<'a> Asking<'a> {
                 &[],
             )
             .await?;
-        let options = &self.job.options;
         let (mut closed, mut hidden) = (Vec::new(), Vec::new());
         for row in &rows {
             let [Some(schema), Some(table), may, secured] = row.as_slice() else { continue };
@@ -211,8 +232,8 @@ impl<'a> Asking<'a> {
             if may.as_deref() != Some("t") {
                 closed.push(name);
             } else if secured.as_deref() == Some("t")
-                && !options.schema_only
-                && !options.exclude_table_data.contains(&name)
+                && !self.job.options.schema_only
+                && !plan.without_rows.contains(&name)
             {
                 hidden.push(name);
             }
@@ -258,7 +279,9 @@ impl<'a> Asking<'a> {
                     "SELECT (SELECT count(*) FROM pg_event_trigger)::text, (SELECT count(*) FROM pg_foreign_data_wrapper)::text, \
                      (SELECT count(*) FROM pg_subscription s JOIN pg_database b ON b.oid = s.subdbid WHERE b.datname = current_database())::text, \
                      (SELECT count(*) FROM pg_publication)::text, \
-                     (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {OWN})::text"
+                     (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p') AND {OWN})::text, \
+                     (SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' \
+                     AND c.relpersistence = 'u' AND pg_is_in_recovery() AND {OWN})::text"
                 ),
                 &[],
             )
@@ -285,23 +308,38 @@ impl<'a> Asking<'a> {
         ];
         let left_out = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
         plan.left_out.extend(left_out);
+        if count(5) > 0 && !self.job.options.schema_only {
+            plan.left_out.push(format!("the rows of {} unlogged tables, which a standby does not have", count(5)));
+        }
         Ok(())
     }
 
-    /// Checks that the tables whose rows are to be left out are there.
+    /// Finds the tables whose rows are to be left out, with all that hold rows for them: partitions and tables that inherit.
     async fn named_tables(&mut self, plan: &mut ClonePlan) -> Result<(), EngineError> {
+        let sql = format!(
+            "WITH RECURSIVE t (oid) AS (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'm', 'S') \
+             UNION SELECT i.inhrelid FROM pg_inherits i JOIN t ON i.inhparent = t.oid) \
+             SELECT n.nspname, c.relname, pg_total_relation_size(c.oid)::text FROM t JOIN pg_class c ON c.oid = t.oid \
+             JOIN pg_namespace n ON n.oid = c.relnamespace LIMIT {}",
+            WITHOUT_ROWS_MAX + 1
+        );
         for table in &self.job.options.exclude_table_data {
-            let sql = "SELECT pg_total_relation_size(c.oid)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-                       WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p', 'm', 'S')";
-            let rows = self.ask(sql, &[Param::Text(table.schema.clone()), Param::Text(table.table.clone())]).await?;
-            let Some(row) = rows.first() else {
+            let rows = self.ask(&sql, &[Param::Text(table.schema.clone()), Param::Text(table.table.clone())]).await?;
+            if rows.is_empty() {
                 let text = format!("the source has no table `{table}`");
                 return Err(known(Failure::new(Code::InvalidArguments, text).hint(
                     "names are written as the catalogue has them, in the same case; `schema.table`, or `table` in `public`",
                 )));
-            };
-            let bytes = row.first().and_then(|size| size.as_deref()?.parse::<u64>().ok()).unwrap_or_default();
-            plan.source_bytes = plan.source_bytes.saturating_sub(bytes);
+            }
+            for row in &rows {
+                let [Some(schema), Some(name), size] = row.as_slice() else { continue };
+                if plan.without_rows.insert(TableName { schema: schema.clone(), table: name.clone() }) {
+                    let bytes = size.as_deref().and_then(|size| size.parse::<u64>().ok()).unwrap_or_default();
+                    plan.source_bytes = plan.source_bytes.saturating_sub(bytes);
+                }
+            }
+            refuse_too_many(plan.without_rows.len())?;
         }
         Ok(())
     }
@@ -336,6 +374,26 @@ impl<'a> Asking<'a> {
         }
         Ok(())
     }
+}
+
+/// Refuses a source that is newer than the server here, or too old.
+fn version_mismatch(job: &CloneJob, source: u16, target: u16) -> Failure {
+    let (text, hint) = if source > target {
+        (
+            format!("{} is Postgres {source}, newer than the sandbox's server, which is Postgres {target}", job.shown),
+            format!("choose a profile of Postgres {source} or later"),
+        )
+    } else {
+        (
+            format!("{} is Postgres {source}, older than can be cloned", job.shown),
+            format!("versions from {MAJOR_MIN} on can be cloned"),
+        )
+    };
+    let mut failure = Failure::new(Code::VersionMismatch, text).hint(hint);
+    let detail = failure.detail_mut();
+    detail.source_version = Some(source.to_string());
+    detail.target_version = Some(target.to_string());
+    failure
 }
 
 /// Decides who makes the source's extensions here, and refuses those that cannot be had.
@@ -400,7 +458,7 @@ fn fits(server: &PostgresServer, job: &CloneJob, plan: &ClonePlan) -> Result<(),
 }
 
 /// Words what went wrong with the session; nothing that the source said is in it but a code.
-fn of_wire(error: &WireError, job: &CloneJob, action: &str) -> Failure {
+pub(super) fn of_wire(error: &WireError, job: &CloneJob, action: &str) -> Failure {
     let (shown, user) = (&job.shown, &job.source.credentials.user);
     let unreachable =
         |text: String, hint: &str| Failure::new(Code::PostgresConnectionFailed, text).hint(hint.to_owned());
@@ -482,6 +540,15 @@ fn of_wire(error: &WireError, job: &CloneJob, action: &str) -> Failure {
     failure
 }
 
+/// Refuses to leave out the rows of more tables than the programs can be told of.
+fn refuse_too_many(tables: usize) -> Result<(), EngineError> {
+    if tables <= WITHOUT_ROWS_MAX {
+        return Ok(());
+    }
+    let text = format!("`excludeTableData` names more than {WITHOUT_ROWS_MAX} tables, partitions among them");
+    Err(known(Failure::new(Code::InvalidArguments, text).hint("name fewer, or copy no rows at all: `schemaOnly`")))
+}
+
 /// Names tables, the first of them.
 fn listed(tables: &[TableName]) -> String {
     let mut names: Vec<String> = tables.iter().take(NAMED_MAX).map(|table| format!("`{table}`")).collect();
@@ -494,6 +561,13 @@ fn listed(tables: &[TableName]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_more_tables_than_can_be_named_are_not_left_out() {
+        for (tables, fits) in [(WITHOUT_ROWS_MAX, true), (WITHOUT_ROWS_MAX + 1, false)] {
+            assert_eq!(refuse_too_many(tables).is_ok(), fits, "{tables}");
+        }
+    }
 
     #[test]
     fn no_more_tables_are_named_than_anybody_reads() {

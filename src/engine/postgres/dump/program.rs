@@ -1,16 +1,17 @@
 //! Runs `pg_dump` and `pg_restore`: unprivileged, in a process group of their own, with an environment of our making.
 //!
-//! Nothing secret is in their arguments or their environment. What they print to standard error is read to its end and
+//! Nothing secret is in their arguments, their environment or their files. What they print to standard error is read to its end and
 //! looked at for one line, the entry at which a restore stopped. Whatever runs when the work is given up is killed.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::time::Instant;
@@ -19,7 +20,6 @@ use super::job::{CloneJob, ClonePlan};
 use super::workdir::WorkDir;
 use super::{SOURCE_SOCKET, TARGET_SOCKET, system};
 use crate::engine::postgres::managed::{self, RunAs};
-use crate::engine::postgres::startup::{self, APPLICATION_NAME, Purpose};
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, Failure, fault};
 
@@ -71,6 +71,8 @@ pub(super) enum Broken {
     Failed { program: Program, status: ExitStatus, entry: Option<Entry> },
     /// Its list is longer than any real one.
     ListTooLong,
+    /// A dump is longer than there is room for, in bytes.
+    TooLarge(u64),
 }
 
 /// The entry of an archive at which a restore stopped.
@@ -96,44 +98,34 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Writes the password files, and puts together how the programs are started.
+    /// Puts together how the programs are started.
     pub(super) fn prepare(
         work: &WorkDir,
         user: Option<RunAs>,
         job: &CloneJob,
         plan: &ClonePlan,
         spec: &SandboxSpec,
-        target_major: u16,
     ) -> Result<Self, EngineError> {
         let tools = plan
             .tools
             .as_ref()
             .ok_or_else(|| super::known(Failure::new(Code::Internal, "no programs were chosen for the copy")))?;
-        let password = job.source.credentials.password.as_ref().map(|password| password.expose()).unwrap_or_default();
-        let from = work.write("source.pass", passfile(SOURCE_SOCKET, password).as_bytes())?;
-        let into = work.write("target.pass", passfile(TARGET_SOCKET, spec.owner_password.expose()).as_bytes())?;
         let host = super::relay::host(work);
-        let environment = |socket: u16, user: &str, passfile: &Path, options: String| {
+        // Whatever libpq would look for in the home of who it runs as, it is told to look for where nothing is.
+        let environment = |socket: u16, user: &str, database: &str| {
             vec![
+                ("HOME", host.display().to_string()),
                 ("PGHOST", host.display().to_string()),
                 ("PGPORT", socket.to_string()),
                 ("PGUSER", user.to_owned()),
-                ("PGPASSFILE", passfile.display().to_string()),
+                ("PGDATABASE", database.to_owned()),
+                ("PGPASSFILE", host.join("none").display().to_string()),
                 ("PGSSLMODE", "disable".to_owned()),
                 ("PGGSSENCMODE", "disable".to_owned()),
-                ("PGAPPNAME", APPLICATION_NAME.to_owned()),
-                ("PGOPTIONS", options),
             ]
         };
-        let options = |major, purpose| startup::as_options_text(&startup::startup_options(major, purpose));
-        let mut source = environment(
-            SOURCE_SOCKET,
-            &job.source.credentials.user,
-            &from,
-            options(plan.source_major, Purpose::Source),
-        );
-        source.push(("PGDATABASE", job.source.database.clone()));
-        let target = environment(TARGET_SOCKET, &spec.names.owner_role, &into, options(target_major, Purpose::Owner));
+        let source = environment(SOURCE_SOCKET, &job.source.credentials.user, &job.source.database);
+        let target = environment(TARGET_SOCKET, &spec.names.owner_role, &spec.names.database);
         Ok(Self {
             bin_dir: tools.bin_dir.clone(),
             user,
@@ -151,7 +143,7 @@ impl Programs {
         let mut dump = self.dump(&["--compress=0"]).await?;
         let mut restore = self.restoring(Restore::All, Stdio::piped(), false).await?;
         let moved = match (dump.child.stdout.take(), restore.child.stdin.take()) {
-            (Some(from), Some(to)) => self.pump(from, to, job).await,
+            (Some(from), Some(to)) => self.pump(from, to, job, |_| Ok(())).await,
             (None, _) | (_, None) => Err(io::Error::other("a pipe is missing")),
         };
         if moved.is_err() {
@@ -169,7 +161,7 @@ impl Programs {
         let mut dump = self.dump(&["--compress=1"]).await?;
         let file = archive.try_clone().map_err(Broken::Move)?;
         let moved = match dump.child.stdout.take() {
-            Some(from) => self.pump(from, tokio::fs::File::from_std(file), job).await,
+            Some(from) => self.pump(from, tokio::fs::File::from_std(file), job, |_| Ok(())).await,
             None => Err(io::Error::other("a pipe is missing")),
         };
         if let Err(error) = moved {
@@ -179,10 +171,36 @@ impl Programs {
         dump.end().await
     }
 
+    /// Dumps into a file from where it stands, at most so many bytes. Returns how many there are, and their SHA-256.
+    pub(super) async fn dump_within(
+        &self,
+        archive: File,
+        bytes_max: u64,
+        job: &CloneJob,
+    ) -> Result<(u64, [u8; 32]), Broken> {
+        let mut dump = self.dump(&["--compress=6"]).await?;
+        let Some(from) = dump.child.stdout.take() else {
+            return Err(Broken::Move(io::Error::other("a pipe is missing")));
+        };
+        let (mut bytes, mut hash) = (0_u64, Sha256::new());
+        let count = |chunk: &[u8]| {
+            bytes += chunk.len() as u64;
+            hash.update(chunk);
+            if bytes > bytes_max { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(()) }
+        };
+        if let Err(error) = self.pump(from, tokio::fs::File::from_std(archive), job, count).await {
+            dump.kill();
+            let too_large = error.kind() == io::ErrorKind::FileTooLarge;
+            return Err(if too_large { Broken::TooLarge(bytes_max) } else { Broken::Move(error) });
+        }
+        dump.end().await?;
+        Ok((bytes, hash.finalize().into()))
+    }
+
     /// Returns the list of an archive's entries.
     pub(super) async fn list(&self, archive: &File) -> Result<Vec<u8>, Broken> {
         let mut command = self.command(Program::Restore, &[]);
-        command.arg("--list").stdin(rewound(archive)?).stdout(Stdio::piped());
+        command.args(["--list", "--format=custom"]).stdin(rewound(archive)?).stdout(Stdio::piped());
         let mut running = start(Program::Restore, command).await?;
         let Some(stdout) = running.child.stdout.take() else {
             return Err(Broken::Move(io::Error::other("a pipe is missing")));
@@ -231,6 +249,7 @@ impl Programs {
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,
         job: &CloneJob,
+        mut look: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         let (mut moved, mut told) = (0_u64, Instant::now());
@@ -241,7 +260,9 @@ impl Programs {
                 return to.shutdown().await;
             }
             fault::pass("file.copy.move").await?;
-            to.write_all(chunk.get(..read).unwrap_or_default()).await?;
+            let part = chunk.get(..read).unwrap_or_default();
+            look(part)?;
+            to.write_all(part).await?;
             moved += read as u64;
             if told.elapsed() >= NEWS_EVERY {
                 told = Instant::now();
@@ -254,7 +275,9 @@ impl Programs {
 }
 
 /// What every restore is asked for.
-const RESTORE_ARGUMENTS: [&str; 11] = [
+const RESTORE_ARGUMENTS: [&str; 12] = [
+    // what is read is of this kind, or is refused
+    "--format=custom",
     // it names the entry at which it stops only so
     "--verbose",
     "--no-password",
@@ -287,15 +310,9 @@ fn dump_arguments(job: &CloneJob, plan: &ClonePlan) -> Vec<String> {
     if job.options.schema_only {
         arguments.push("--schema-only".to_owned());
     }
-    arguments
-        .extend(job.options.exclude_table_data.iter().map(|table| format!("--exclude-table-data={}", table.pattern())));
+    arguments.extend(plan.without_rows.iter().map(|table| format!("--exclude-table-data={}", table.pattern())));
     arguments.extend(plan.foreign_tables.iter().map(|table| format!("--exclude-table={}", table.pattern())));
     arguments
-}
-
-/// Returns the one line of a password file.
-fn passfile(socket: u16, password: &str) -> String {
-    format!("*:{socket}:*:*:{}\n", password.replace('\\', "\\\\").replace(':', "\\:"))
 }
 
 /// Writes a file of ours that is open.
@@ -457,11 +474,6 @@ pub(super) fn ended(status: ExitStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_password_file_keeps_every_letter() {
-        assert_eq!(passfile(1, "a:b\\c@/#%"), "*:1:*:*:a\\:b\\\\c@/#%\n");
-    }
 
     #[tokio::test]
     async fn of_a_line_of_standard_error_the_beginning_is_looked_at_and_all_is_read() {

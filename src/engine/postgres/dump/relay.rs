@@ -1,8 +1,9 @@
 //! Stands between a program of Postgres' and a server: a socket here, a connection of ours there.
 //!
 //! So a program reaches the one server that was decided on, by the connection and the TLS that all sessions of ours have, and
-//! by as many connections as are due, one after another. What the server answers is followed just far enough to know an
-//! error by its code: texts are not kept. A password in the clear is not let through to a server that others could listen to.
+//! by as many connections as are due, one after another. The login is ours as well: the program is told that it is
+//! accepted, and never has a password. It cannot choose database, role or settings either, as its own first message is not
+//! passed on. What the server answers is followed just far enough to know an error by its code: texts are not kept.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use super::workdir::WorkDir;
 use crate::engine::EngineError;
 use crate::engine::postgres::Endpoint;
 use crate::engine::postgres::net::{self, NetError, Stream};
+use crate::engine::postgres::wire::{self, SessionTarget, WireError};
 use crate::model::fault;
 
 /// What is moved at once.
@@ -32,6 +34,10 @@ const CHUNK_BYTES: usize = 64 << 10;
 const KEPT_BYTES_MAX: usize = 16 << 10;
 /// The beginning of the first message: its length, and what it asks for.
 const HEAD_BYTES: usize = 8;
+/// The longest first message of a program: Postgres' own bound is a sixth of it.
+const FIRST_BYTES_MAX: u64 = 64 << 10;
+/// What a program is told once we are logged in for it: that nothing is asked of it.
+const ACCEPTED: [u8; 9] = [b'R', 0, 0, 0, 8, 0, 0, 0, 0];
 /// What a request to stop a statement asks for, in place of a protocol version.
 const CANCEL_REQUEST: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
 /// How long telling a server to stop may take.
@@ -52,14 +58,12 @@ pub(super) struct Reported {
 /// How a connection to a server ended that should not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// It could not be opened.
-    Net(NetError),
+    /// It could not be opened, or the server did not accept us.
+    Login(WireError),
     /// It was silent before the session began.
     Silent(Duration),
     /// The server closed it, or it broke.
     Closed,
-    /// The server asked for the password in the clear.
-    Exposed,
 }
 
 /// What was seen so far.
@@ -80,24 +84,19 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Listens on socket `number` in `work` for as many `connections`.
+    /// Listens on socket `number` in `work` for as many `connections`, each of which becomes a session of `target`.
     pub(super) fn listen(
         work: &WorkDir,
         number: u16,
-        endpoint: &Endpoint,
-        timeout: Duration,
+        target: SessionTarget,
         connections: u32,
     ) -> Result<Self, EngineError> {
         let path = work.path().join(format!(".s.PGSQL.{number}"));
         let listener = bind(work, &path).map_err(system("make a socket"))?;
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let line = Arc::new(Line {
-            seen: Arc::clone(&seen),
-            endpoint: endpoint.clone(),
-            timeout,
-            uid: work.uid(),
-            left: AtomicU32::new(connections),
-        });
+        let endpoint = target.endpoint.clone();
+        let line =
+            Arc::new(Line { seen: Arc::clone(&seen), target, uid: work.uid(), left: AtomicU32::new(connections) });
         let task = tokio::spawn(async move {
             // They end with this task.
             let mut carried = JoinSet::new();
@@ -106,7 +105,7 @@ impl Relay {
                 carried.spawn(async move { line.admit(client).await });
             }
         });
-        Ok(Self { seen, endpoint: endpoint.clone(), task })
+        Ok(Self { seen, endpoint, task })
     }
 
     /// Returns the first error that the server reported.
@@ -162,8 +161,7 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
 /// What a connection needs to know.
 struct Line {
     seen: Arc<Mutex<Seen>>,
-    endpoint: Endpoint,
-    timeout: Duration,
+    target: SessionTarget,
     uid: u32,
     /// How many connections are still due.
     left: AtomicU32,
@@ -177,9 +175,16 @@ impl Line {
         if !self.is_the_programs(&client) || client.read_exact(&mut head).await.is_err() {
             return;
         }
+        let [length, asked] = [head.first_chunk(), head.last_chunk()].map(|four| four.copied().unwrap_or([0; 4]));
+        let rest = u64::from(u32::from_be_bytes(length)).saturating_sub(HEAD_BYTES as u64);
+        if rest > FIRST_BYTES_MAX
+            || tokio::io::copy(&mut (&mut client).take(rest), &mut tokio::io::sink()).await.is_err()
+        {
+            return;
+        }
         let one_less = |left: u32| left.checked_sub(1);
-        if !head.ends_with(&CANCEL_REQUEST) && self.left.fetch_update(Relaxed, Relaxed, one_less).is_ok() {
-            self.carry(client, &head).await;
+        if asked != CANCEL_REQUEST && self.left.fetch_update(Relaxed, Relaxed, one_less).is_ok() {
+            self.carry(client).await;
         }
     }
 
@@ -189,37 +194,38 @@ impl Line {
         client.peer_cred().is_ok_and(|peer| peer.uid() == self.uid || peer.uid() == us)
     }
 
-    /// Connects, and carries what is said until one side ends it.
-    async fn carry(&self, client: UnixStream, head: &[u8]) {
-        let passed = fault::pass("socket.relay.connect")
-            .await
-            .map_err(|e| NetError::Unreachable(io::Error::from(e).to_string()));
+    /// Logs in, and carries what is said until one side ends it.
+    async fn carry(&self, client: UnixStream) {
+        let passed = fault::pass("socket.relay.connect").await;
         let opened = match passed {
-            Ok(()) => net::open(&self.endpoint, self.timeout).await,
-            Err(error) => Err(error),
+            Ok(()) => wire::logged_in(&self.target).await,
+            Err(injected) => Err(WireError::Lost(io::Error::from(injected).to_string())),
         };
-        let stream = match opened {
-            Ok(stream) => stream,
-            Err(error) => return self.lose(Lost::Net(error)),
+        let (stream, greeting) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.lose(Lost::Login(error)),
         };
-        let private = stream.is_private();
-        let (from_client, to_client) = client.into_split();
+        let (from_client, mut to_client) = client.into_split();
         let (from_server, to_server) = tokio::io::split(stream);
+        if to_client.write_all(&ACCEPTED).await.is_err() {
+            return;
+        }
         let ready = Notify::new();
         let key = Mutex::new(None);
+        let timeout = self.target.connect_timeout;
         let silence = async {
-            if tokio::time::timeout(fault::within(self.timeout), ready.notified()).await.is_ok() {
+            if tokio::time::timeout(fault::within(timeout), ready.notified()).await.is_ok() {
                 std::future::pending::<()>().await;
             }
         };
         tokio::select! {
-            () = ask(from_client, to_server, head) => {}
-            lost = self.answer(from_server, to_client, private, &ready, &key) => {
+            () = ask(from_client, to_server) => {}
+            lost = self.answer(&greeting, from_server, to_client, &ready, &key) => {
                 if let Some(lost) = lost {
                     self.lose(lost);
                 }
             }
-            () = silence => self.lose(Lost::Silent(self.timeout)),
+            () = silence => self.lose(Lost::Silent(timeout)),
         }
         let own = key.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut seen = lock(&self.seen);
@@ -232,27 +238,20 @@ impl Line {
         lock(&self.seen).lost.get_or_insert(lost);
     }
 
-    /// Carries the server's answers. Returns how the connection was lost, where the server ended it.
+    /// Carries the server's answers, `greeting` first. Returns how the connection was lost, where the server ended it.
     async fn answer(
         &self,
+        greeting: &[u8],
         mut server: ReadHalf<Stream>,
         mut client: OwnedWriteHalf,
-        private: bool,
         ready: &Notify,
         key: &Mutex<Option<(i32, i32)>>,
     ) -> Option<Lost> {
         let mut messages = Messages::default();
         let mut chunk = vec![0; CHUNK_BYTES];
+        let mut news = greeting;
         loop {
-            let read = match server.read(&mut chunk).await {
-                Ok(0) | Err(_) => return Some(Lost::Closed),
-                Ok(read) => chunk.get(..read).unwrap_or_default(),
-            };
-            let mut exposed = false;
-            messages.follow(read, |tag, body| match tag {
-                b'R' => {
-                    exposed |= !private && matches!(body.first_chunk().map(|b| u32::from_be_bytes(*b)), Some(3 | 5))
-                }
+            messages.follow(news, |tag, body| match tag {
                 b'K' => {
                     *key.lock().unwrap_or_else(PoisonError::into_inner) = key_of(body);
                     lock(&self.seen).key = key_of(body);
@@ -261,21 +260,25 @@ impl Line {
                 b'E' => _ = lock(&self.seen).error.get_or_insert_with(|| reported(body)),
                 _ => {}
             });
-            if exposed {
-                return Some(Lost::Exposed);
-            }
-            if client.write_all(read).await.is_err() {
+            if client.write_all(news).await.is_err() {
                 return None;
             }
+            news = match server.read(&mut chunk).await {
+                Ok(0) | Err(_) => return Some(Lost::Closed),
+                Ok(read) => chunk.get(..read).unwrap_or_default(),
+            };
         }
     }
 }
 
 /// Carries what the program asks, until it ends.
-async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>, head: &[u8]) {
+async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>) {
     let mut chunk = vec![0; CHUNK_BYTES];
-    let mut news = head;
     loop {
+        let news = match client.read(&mut chunk).await {
+            Ok(0) | Err(_) => break,
+            Ok(read) => chunk.get(..read).unwrap_or_default(),
+        };
         let sent = async {
             server.write_all(news).await?;
             server.flush().await
@@ -284,10 +287,6 @@ async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>, head: &[u
             // What the server has to say about it is read on the other side.
             std::future::pending::<()>().await;
         }
-        news = match client.read(&mut chunk).await {
-            Ok(0) | Err(_) => break,
-            Ok(read) => chunk.get(..read).unwrap_or_default(),
-        };
     }
     server.shutdown().await.unwrap_or_default();
 }
@@ -330,7 +329,7 @@ impl Messages {
     }
 
     fn is_looked_at(&self) -> bool {
-        self.head.first().is_some_and(|tag| matches!(tag, b'R' | b'K' | b'Z' | b'E'))
+        self.head.first().is_some_and(|tag| matches!(tag, b'K' | b'Z' | b'E'))
     }
 }
 
@@ -394,9 +393,9 @@ mod tests {
             for chunk in stream.chunks(size) {
                 messages.follow(chunk, |tag, body| found.push((tag, body.to_vec())));
             }
-            assert_eq!(found.iter().map(|(tag, _)| *tag).collect::<Vec<_>>(), b"RKZE", "{size}");
-            assert_eq!(key_of(&found[1].1), Some((7, 9)));
-            let reported = reported(&found[3].1);
+            assert_eq!(found.iter().map(|(tag, _)| *tag).collect::<Vec<_>>(), b"KZE", "{size}");
+            assert_eq!(key_of(&found[0].1), Some((7, 9)));
+            let reported = reported(&found[2].1);
             assert_eq!((reported.sqlstate.as_str(), reported.table.as_deref()), ("42501", Some("tab\\nle")));
             assert!(!format!("{reported:?}").contains("hunter2"));
         }
@@ -405,17 +404,24 @@ mod tests {
     #[tokio::test]
     async fn a_socket_whose_path_is_too_long_is_refused() {
         let base = tempfile::tempdir().unwrap();
-        let endpoint = Endpoint {
-            host: crate::engine::postgres::Host::Tcp("127.0.0.1".into()),
-            port: 1,
-            tls: crate::model::TlsMode::Disable,
-            ca_file: None,
+        let url = "postgresql://u@127.0.0.1:1/d?sslmode=disable";
+        let url =
+            crate::engine::postgres::PostgresUrl::parse(url, crate::engine::postgres::UrlOrigin::Operator).unwrap();
+        let target = SessionTarget {
+            endpoint: url.endpoint,
+            database: url.database,
+            user: url.credentials.user,
+            password: crate::model::Secret::new(""),
+            application_name: String::new(),
+            options: Vec::new(),
+            auth: wire::Auth::AsServerAsks,
+            connect_timeout: Duration::from_secs(1),
         };
         let room = SOCKET_PATH_BYTES_MAX - base.path().as_os_str().len() - "/d/copy-0123456789ab/.s.PGSQL.1".len();
         for (length, fits) in [(room, true), (room + 1, false)] {
             let dir = base.path().join("d".repeat(1 + length));
             let work = WorkDir::make(&dir, None).unwrap();
-            let listening = Relay::listen(&work, 1, &endpoint, Duration::from_secs(1), 1);
+            let listening = Relay::listen(&work, 1, target.clone(), 1);
             assert_eq!(listening.is_ok(), fits, "{length}");
         }
     }

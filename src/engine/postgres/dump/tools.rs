@@ -16,6 +16,8 @@ const ANYBODY: &str = "nobody";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tools {
     pub(super) bin_dir: PathBuf,
+    /// Their version.
+    pub(super) version: String,
 }
 
 /// Returns as whom the programs run: as whom the managed server does, which root is not.
@@ -35,7 +37,8 @@ pub(super) async fn find(server: &PostgresServer, source: u16, target: u16) -> R
     let found = managed::dump_tools(&server.settings().tools).await;
     let fits = |tools: &&managed::DumpTools| (source..=target).contains(&tools.major);
     // The newest come first, and of one version those in the folder that the operator names.
-    let best = found.iter().find(fits).map(|tools| Tools { bin_dir: tools.dir.clone() });
+    let best =
+        found.iter().find(fits).map(|tools| Tools { bin_dir: tools.dir.clone(), version: tools.version.clone() });
     best.ok_or_else(|| missing(source, target, &found))
 }
 

@@ -1,10 +1,10 @@
-//! The private directory of one copy: sockets, password files, and the archive where one is kept.
+//! The private directory of one copy: sockets, and the archive where one is kept.
 //!
 //! It is removed on every way out, and what a killed process left is removed by the next: each directory is locked by who
 //! uses it. Everything in it is made before it is given to the programs' user, so nothing planted there leads us anywhere.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, fchown};
 use std::path::{Path, PathBuf};
 
@@ -87,17 +87,6 @@ impl WorkDir {
         Ok(file)
     }
 
-    /// Writes a file that only the programs' user can read, and us. Returns its path.
-    pub(super) fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf, EngineError> {
-        let mut file = self.file(name)?;
-        let mut write = || {
-            fault::reach("file.copy-file.write")?;
-            file.write_all(content)
-        };
-        write().map_err(system("write a private file"))?;
-        Ok(self.path.join(name))
-    }
-
     /// Lets only the programs' user connect to a socket in it.
     pub(super) fn own_socket(&self, path: &Path) -> io::Result<()> {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
@@ -166,9 +155,9 @@ mod tests {
     fn a_directory_is_private_and_goes_with_who_uses_it() {
         let base = tempfile::tempdir().unwrap();
         let work = WorkDir::make(base.path(), None).unwrap();
-        let file = work.write("passfile", b"x").unwrap();
+        work.file("archive").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(work.path()), mode(&file)), (0o700, 0o600));
+        assert_eq!((mode(work.path()), mode(&work.path().join("archive"))), (0o700, 0o600));
         drop(work);
         assert_eq!(names(base.path()), 0);
     }
@@ -178,7 +167,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let used = WorkDir::make(base.path(), None).unwrap();
         fs::create_dir(base.path().join("copy-left")).unwrap();
-        fs::write(base.path().join("copy-left/passfile"), "secret").unwrap();
+        fs::write(base.path().join("copy-left/archive"), "rows").unwrap();
         fs::write(base.path().join("copy-left.lock"), "").unwrap();
         fs::write(base.path().join("somebody-elses.lock"), "").unwrap();
         sweep(base.path());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::process::Command;
 
 use super::user::ENVIRONMENT;
-use crate::model::fault;
+use crate::model::{fault, is_project_programs};
 
 /// Programs a cluster cannot do without.
 const PROGRAMS: [&str; 3] = ["initdb", "pg_ctl", "postgres"];
@@ -64,7 +64,7 @@ pub async fn discover(settings: &BinarySettings) -> Vec<Installation> {
 pub(super) fn tool_dirs(settings: &BinarySettings) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = settings.bin_dir_by_major.values().cloned().collect();
     dirs.extend(candidates(settings));
-    for dir in std::env::var_os("PATH").iter().flat_map(std::env::split_paths) {
+    for dir in on_path() {
         // A wrapper that chooses a version itself has another name behind the link.
         if let Ok(real) = dir.join("pg_dump").canonicalize()
             && real.file_name().is_some_and(|name| name == "pg_dump")
@@ -73,6 +73,12 @@ pub(super) fn tool_dirs(settings: &BinarySettings) -> Vec<PathBuf> {
         }
     }
     dirs
+}
+
+/// Returns the folders on PATH but for those of projects, into which a command of theirs may write.
+fn on_path() -> Vec<PathBuf> {
+    let all = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&all).filter(|dir| dir.is_absolute() && !is_project_programs(dir)).collect()
 }
 
 /// Folders to look into, the operator's first.
@@ -90,7 +96,7 @@ pub(super) fn candidates(settings: &BinarySettings) -> Vec<PathBuf> {
         }
     }
     dirs.push(PathBuf::from("/usr/local/pgsql/bin"));
-    for dir in std::env::var_os("PATH").iter().flat_map(std::env::split_paths) {
+    for dir in on_path() {
         // a link on PATH leads to the folder with the rest
         if let Ok(real) = dir.join("initdb").canonicalize() {
             dirs.extend(real.parent().map(Path::to_owned));

@@ -371,7 +371,8 @@ impl ManagedCluster {
             return Ok(None);
         };
         let Some(directory) = process::known_socket_dir(paths)? else { return Ok(None) };
-        let endpoint = Endpoint { host: Host::Unix(directory), port, tls: TlsMode::Disable, ca_file: None };
+        let endpoint =
+            Endpoint { host: Host::Unix(directory), port, tls: TlsMode::Disable, ca_file: None, address: None };
         let admin = Credentials { user: ADMIN_ROLE.to_owned(), password: Some(Secret::new(password)) };
         Ok(Some(Running { endpoint, port, admin }))
     }

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Transaction};
 
 use super::Work;
 use super::reown::Mapping;
@@ -137,19 +137,62 @@ impl Work<'_> {
     }
 }
 
+/// One setting of a database that was brought from elsewhere.
+pub(in crate::engine::postgres) struct DatabaseSetting<'a> {
+    /// The parameter.
+    pub(in crate::engine::postgres) name: &'a str,
+    /// Its value, as the catalogue had it.
+    pub(in crate::engine::postgres) value: &'a str,
+}
+
+impl DatabaseSetting<'_> {
+    /// Sets it, as who the session is.
+    pub(in crate::engine::postgres) async fn set(
+        &self,
+        session: &Client,
+        database: &str,
+    ) -> Result<(), tokio_postgres::Error> {
+        let value = written(self.name, self.value);
+        unseen(session, &format!("ALTER DATABASE {} SET {} TO {value}", ident(database), ident(self.name))).await
+    }
+
+    /// Sets a database's comment.
+    pub(in crate::engine::postgres) async fn comment(
+        session: &Client,
+        database: &str,
+        comment: &str,
+    ) -> Result<(), tokio_postgres::Error> {
+        unseen(session, &format!("COMMENT ON DATABASE {} IS {}", ident(database), literal(comment))).await
+    }
+}
+
+/// Executes statements that hold a caller's texts: they go as a parameter, so that whoever lists the server's sessions
+/// reads none of them.
+async fn unseen(session: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
+    let sql: (&(dyn ToSql + Sync), Type) = (&sql, Type::TEXT);
+    session.query_typed("SELECT pg_catalog.set_config('pgsandbox.carried', $1, false) IS NULL", &[sql]).await?;
+    let execute = "DO $do$ BEGIN EXECUTE pg_catalog.current_setting('pgsandbox.carried'); END $do$";
+    session.batch_execute(execute).await
+}
+
+/// Returns a parameter's value as a statement has it.
+fn written(name: &str, value: &str) -> String {
+    if !NAME_LISTS.contains(&name) {
+        return literal(value);
+    }
+    let names: Vec<String> = names(value).iter().map(|name| literal(name)).collect();
+    if names.is_empty() { literal("") } else { names.join(", ") }
+}
+
 impl Setting {
     fn sql(&self, database: &str, mapping: &Mapping<'_>) -> String {
         let whose = match &self.role {
             None => format!("ALTER DATABASE {database}"),
             Some(role) => format!("ALTER ROLE {} IN DATABASE {database}", ident(mapping.role(role))),
         };
-        let value = if NAME_LISTS.contains(&self.name.as_str()) {
-            let names: Vec<String> = names(&self.value).iter().map(|name| literal(name)).collect();
-            if names.is_empty() { literal("") } else { names.join(", ") }
-        } else if self.name == "role" {
-            literal(mapping.role(&self.value))
-        } else {
-            literal(&self.value)
+        let value = match self.name.as_str() {
+            "role" => literal(mapping.role(&self.value)),
+            name => written(name, &self.value),
         };
         format!("{whose} SET {} TO {value}", ident(&self.name))
     }

@@ -10,9 +10,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::Work;
-use crate::engine::EngineError;
 use crate::engine::postgres::admin::{ident, refused};
 use crate::engine::postgres::startup::APPLICATION_NAME;
+use crate::engine::{Contents, EngineError};
 use crate::model::{Code, Failure, SandboxKind, SandboxNames, fault, role_pattern};
 
 /// How long sessions in the source are given to end before it is said that it is in use.
@@ -40,7 +40,8 @@ impl Work<'_> {
     /// Makes the database as a copy of `source`, and gives the roles their passwords meanwhile.
     pub(super) async fn copy_database(&self, source: &SandboxNames) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
-        if self.spec.kind == SandboxKind::Template {
+        let stays = !matches!(self.spec.contents, Contents::Copy { dump: Some(_), .. });
+        if self.spec.kind == SandboxKind::Template && stays {
             return self.make_copy(&session, source).await;
         }
         // Only if there is one at once, as for a new database.

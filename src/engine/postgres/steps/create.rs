@@ -20,7 +20,7 @@ impl Work<'_> {
         let known = self.known_roles(&session).await?;
         // Who is in a copy before it is given away would be in the source's; a template is nobody's to enter.
         let login = match (self.spec.kind, &self.spec.contents) {
-            (SandboxKind::Sandbox, Contents::Empty | Contents::Clone(_)) => "LOGIN",
+            (SandboxKind::Sandbox, Contents::Empty | Contents::Clone(_)) | (_, Contents::Restore(_)) => "LOGIN",
             (SandboxKind::Template, _) | (_, Contents::Copy { .. }) => "NOLOGIN",
         };
         let options = format!(
@@ -156,7 +156,7 @@ impl Work<'_> {
 
     /// Returns those of a source's extensions that the admin makes, each with its schema; the others come with the copy.
     async fn copied_extensions(&self) -> Result<Vec<(extensions::Planned, String)>, EngineError> {
-        let Contents::Clone(job) = &self.spec.contents else { return Ok(Vec::new()) };
+        let Some(job) = self.brought() else { return Ok(Vec::new()) };
         let copy = job.plan()?;
         if copy.by_admin.is_empty() {
             return Ok(Vec::new());
@@ -240,7 +240,7 @@ impl Work<'_> {
     /// Returns who makes which of the extensions.
     async fn extensions(&self) -> Result<extensions::Plan, EngineError> {
         let mut wanted = self.spec.extensions.clone();
-        if let Contents::Clone(job) = &self.spec.contents {
+        if let Some(job) = self.brought() {
             // What the source has comes with the copy, into the source's schema.
             let copy = job.plan()?;
             wanted.retain(|name| copy.extensions.iter().all(|(copied, _)| copied != name));
@@ -250,6 +250,17 @@ impl Work<'_> {
         }
         let session = self.server.admin_session().await?;
         extensions::plan(&session, self.profile(), &wanted, self.info.superuser).await
+    }
+
+    /// Lets neither role log in any more, whoever may know a password by now.
+    pub(super) async fn close_roles(&self) -> Result<(), EngineError> {
+        let session = self.server.admin_session().await?;
+        let mut statements = Vec::new();
+        for (role, ..) in self.roles() {
+            self.join(&session, role).await?;
+            statements.push(format!("ALTER ROLE {} NOLOGIN PASSWORD NULL", ident(role)));
+        }
+        self.together(&session, "take the roles' logins away", &statements).await
     }
 
     async fn owner_session(&self) -> Result<AdminSession, EngineError> {

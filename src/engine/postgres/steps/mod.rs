@@ -11,6 +11,8 @@ mod holders;
 mod reown;
 mod rights;
 
+pub(super) use carried::DatabaseSetting;
+
 use std::sync::Arc;
 
 use tokio_postgres::Client;
@@ -18,7 +20,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::admin::{ident, literal, refused};
-use super::dump::{self, CloneJob};
+use super::dump::{self, CloneJob, DumpJob, RestoreJob};
 use super::names;
 use super::scram;
 use super::server::PostgresServer;
@@ -37,6 +39,9 @@ const SEAL_TEMPLATE: Step = Step::inner("seal-template", "closing the template")
 pub(super) const RESET: Step = Step::new("reset", "removing what the sandbox holds");
 const COPY_SOURCE: Step = Step::inner("copy-source", "copying the source").paced();
 const CHECK_COPY: Step = Step::inner("check-copy", "looking at the copy").paced();
+const WRITE_DUMP: Step = Step::inner("write-dump", "writing the dump").paced();
+const RESTORE_DUMP: Step = Step::inner("restore-dump", "restoring the dump").paced();
+const CLOSE_ROLES: Step = Step::inner("close-roles", "taking the roles' logins away");
 const CLOSE: Step = Step::new("close", "closing the database");
 const CLEAR: Step = Step::new("clear", "removing what would hold the database");
 const DROP_DATABASE: Step = Step::new("drop-database", "dropping the database");
@@ -46,16 +51,23 @@ const DROP_ROLES: Step = Step::new("drop-roles", "dropping the roles");
 /// Returns the steps that make a sandbox of a kind with such contents.
 pub(super) fn create_steps(kind: SandboxKind, contents: &Contents) -> Vec<Step> {
     let database = match contents {
-        Contents::Empty | Contents::Clone(_) => vec![CREATE_DATABASE],
+        Contents::Empty | Contents::Clone(_) | Contents::Restore(_) => vec![CREATE_DATABASE],
         Contents::Copy { .. } => vec![COPY_DATABASE, GIVE_COPY],
     };
-    let end = match kind {
-        SandboxKind::Sandbox => vec![PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER],
-        SandboxKind::Template => vec![SEAL_TEMPLATE],
+    let end = match (kind, contents) {
+        // What is restored as its owner is open to its owner until it is.
+        (SandboxKind::Sandbox, _) | (SandboxKind::Template, Contents::Restore(_)) => {
+            vec![PREPARE_DATABASE, OPEN_DATABASE, PREPARE_OWNER]
+        }
+        (SandboxKind::Template, Contents::Copy { dump: Some(_), .. }) => vec![OPEN_DATABASE, WRITE_DUMP],
+        (SandboxKind::Template, Contents::Empty | Contents::Copy { dump: None, .. } | Contents::Clone(_)) => {
+            vec![SEAL_TEMPLATE]
+        }
     };
     // Open is the database to its roles alone, whose passwords nobody is told before the sandbox is ready.
     let filled = match contents {
         Contents::Clone(_) => vec![COPY_SOURCE, CHECK_COPY],
+        Contents::Restore(_) => vec![RESTORE_DUMP, CLOSE_ROLES, SEAL_TEMPLATE],
         Contents::Empty | Contents::Copy { .. } => Vec::new(),
     };
     [vec![CREATE_ROLES], database, end, filled].concat()
@@ -75,8 +87,24 @@ pub(super) fn known_steps() -> Vec<Step> {
         SEAL_TEMPLATE,
         COPY_SOURCE,
         CHECK_COPY,
+        WRITE_DUMP,
+        RESTORE_DUMP,
+        CLOSE_ROLES,
     ]
 }
+
+/// Lie inside the database and go with it, or are of its roles.
+const WITHIN: [Step; 9] = [
+    PREPARE_DATABASE,
+    PREPARE_OWNER,
+    GIVE_COPY,
+    SEAL_TEMPLATE,
+    COPY_SOURCE,
+    CHECK_COPY,
+    WRITE_DUMP,
+    RESTORE_DUMP,
+    CLOSE_ROLES,
+];
 
 /// Returns the steps that remove one.
 pub(super) fn delete_steps() -> DeleteSteps {
@@ -119,6 +147,9 @@ impl<'a> Work<'a> {
             name if name == PREPARE_OWNER.name => self.prepare_owner().await,
             name if name == COPY_SOURCE.name => dump::copy(self.server, self.spec, self.job()?).await,
             name if name == CHECK_COPY.name => dump::check(self.server, self.spec, self.job()?).await,
+            name if name == WRITE_DUMP.name => dump::write(self.server, self.spec, self.dump()?).await,
+            name if name == RESTORE_DUMP.name => dump::restore(self.server, self.spec, self.restored()?).await,
+            name if name == CLOSE_ROLES.name => self.close_roles().await,
             name if name == CLOSE.name => self.close().await,
             name if name == CLEAR.name => self.clear().await,
             name if name == DROP_DATABASE.name => self.drop_database().await,
@@ -142,13 +173,7 @@ impl<'a> Work<'a> {
                 self.drop_roles().await
             }
             name if name == OPEN_DATABASE.name => self.close().await,
-            // lies inside the database and goes with it
-            name if [PREPARE_DATABASE, PREPARE_OWNER, GIVE_COPY, SEAL_TEMPLATE, COPY_SOURCE, CHECK_COPY]
-                .iter()
-                .any(|s| s.name == name) =>
-            {
-                Ok(())
-            }
+            name if WITHIN.iter().any(|s| s.name == name) => Ok(()),
             other => Err(EngineError::Unsupported(format!("step `{}` cannot be taken back", other.escape_default()))),
         }
     }
@@ -164,7 +189,7 @@ impl<'a> Work<'a> {
     fn source(&self) -> Result<&'a SandboxNames, EngineError> {
         match &self.spec.contents {
             Contents::Copy { names, .. } => Ok(names),
-            Contents::Empty | Contents::Clone(_) => {
+            Contents::Empty | Contents::Clone(_) | Contents::Restore(_) => {
                 Err(EngineError::Unsupported("a sandbox that is no copy has no source".to_owned()))
             }
         }
@@ -174,9 +199,38 @@ impl<'a> Work<'a> {
     fn job(&self) -> Result<&'a CloneJob, EngineError> {
         match &self.spec.contents {
             Contents::Clone(job) => Ok(job),
-            Contents::Empty | Contents::Copy { .. } => {
+            Contents::Empty | Contents::Copy { .. } | Contents::Restore(_) => {
                 Err(EngineError::Unsupported("there is nothing to copy".to_owned()))
             }
+        }
+    }
+
+    /// Returns what is to be written.
+    fn dump(&self) -> Result<&'a DumpJob, EngineError> {
+        match &self.spec.contents {
+            Contents::Copy { dump: Some(job), .. } => Ok(job),
+            Contents::Empty | Contents::Copy { dump: None, .. } | Contents::Clone(_) | Contents::Restore(_) => {
+                Err(EngineError::Unsupported("there is nothing to dump".to_owned()))
+            }
+        }
+    }
+
+    /// Returns what is to be restored.
+    fn restored(&self) -> Result<&'a RestoreJob, EngineError> {
+        match &self.spec.contents {
+            Contents::Restore(job) => Ok(job),
+            Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) => {
+                Err(EngineError::Unsupported("there is nothing to restore".to_owned()))
+            }
+        }
+    }
+
+    /// Returns what the copy of another server's database, or of a dump of one, has to go by.
+    fn brought(&self) -> Option<&'a CloneJob> {
+        match &self.spec.contents {
+            Contents::Clone(job) => Some(job),
+            Contents::Restore(job) => Some(&job.clone),
+            Contents::Empty | Contents::Copy { .. } => None,
         }
     }
 

@@ -43,6 +43,11 @@ impl Channel {
         &self.stream
     }
 
+    /// Lets the stream go, with what has come and was not read. What was to be sent has left with the last read.
+    pub(super) fn into_parts(self) -> (Stream, BytesMut) {
+        (self.stream, self.inbox)
+    }
+
     /// Returns whether nothing has come that was not read, the end of the stream included. Takes a byte of what has.
     pub(super) fn is_quiet(&self) -> bool {
         self.inbox.is_empty() && self.stream.is_quiet()

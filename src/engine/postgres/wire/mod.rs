@@ -26,5 +26,6 @@ pub use message::{CallerText, Notice};
 pub use render::Embed;
 pub use result::{Cell, Column, Origin, Rest, ResultLimits, ResultSet, TruncatedBy};
 pub use session::{Param, SandboxSession, StatementCall, TxStatus};
+pub(super) use startup::logged_in;
 pub use startup::{Auth, SessionTarget};
 pub use types::Shape;

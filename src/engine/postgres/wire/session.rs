@@ -4,6 +4,7 @@
 //! leaves. A call that is dropped cancels too. After any of these the session is not usable.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +91,11 @@ impl SandboxSession {
     /// the connection. What it said is lost; a session that is not quiet is not usable further.
     pub fn is_quiet(&self) -> bool {
         self.connection.channel.is_quiet()
+    }
+
+    /// Returns the server's address, where it has one.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.connection.channel.stream().address()
     }
 
     /// Returns the process id of the server's backend, for an administrator to end it.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use bytes::BytesMut;
 use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::backend::{
     AUTHENTICATION_TAG, BACKEND_KEY_DATA_TAG, ERROR_RESPONSE_TAG, NOTICE_RESPONSE_TAG, PARAMETER_STATUS_TAG,
@@ -17,7 +18,7 @@ use super::channel::{Channel, Header};
 use super::connection::{Pinned, TEXT_BYTES_MAX, TxStatus};
 use super::message::{Fields, Pieces};
 use super::{ServerError, WireError};
-use crate::engine::postgres::net::{self, NetError};
+use crate::engine::postgres::net::{self, NetError, Stream};
 use crate::engine::postgres::{Endpoint, StartupOptions};
 use crate::model::{Secret, fault};
 
@@ -76,13 +77,24 @@ pub(super) async fn start(target: &SessionTarget) -> Result<Started, WireError> 
 
 async fn start_unbounded(target: &SessionTarget) -> Result<Started, WireError> {
     fault::pass("socket.caller-login").await.map_err(|e| WireError::Lost(std::io::Error::from(e).to_string()))?;
+    greet(log_in(target).await?).await
+}
+
+/// Connects and logs in for somebody else, who reads what the server says next: it is returned with what has come of it.
+pub(in crate::engine::postgres) async fn logged_in(target: &SessionTarget) -> Result<(Stream, BytesMut), WireError> {
+    let deadline = target.connect_timeout;
+    let channel = tokio::time::timeout(fault::within(deadline), log_in(target)).await;
+    channel.unwrap_or(Err(NetError::Timeout(deadline).into())).map(Channel::into_parts)
+}
+
+async fn log_in(target: &SessionTarget) -> Result<Channel, WireError> {
     let stream = net::open(&target.endpoint, target.connect_timeout).await?;
     let mut channel = Channel::new(stream);
     let parameters = parameters(target);
     frontend::startup_message(parameters, channel.out())
         .map_err(|_| WireError::NotSendable("a name or setting of the session holds a NUL character"))?;
     authenticate(&mut channel, target).await?;
-    greet(channel).await
+    Ok(channel)
 }
 
 fn parameters(target: &SessionTarget) -> impl Iterator<Item = (&str, &str)> {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgsandbox::audit::{Audit as Log, AuditSettings, Closing, Filter, Opening, Outcome, Sync, tail, verify};
+use pgsandbox::audit::{Audit as Log, AuditSettings, Beside, Closing, Filter, Opening, Outcome, Sync, tail, verify};
 use pgsandbox::model::{Code, Failure, Principal, RequestId, Timestamp, TraceIds, Transport};
 use tempfile::TempDir;
 
@@ -86,6 +86,7 @@ fn write(settings: &AuditSettings) {
                     decision: None,
                     enforced: None,
                     target: None,
+                    beside: Beside::default(),
                     outcome,
                 };
                 audit.close(ticket, closing).expect("a request can be closed");
