@@ -228,7 +228,7 @@ async fn write_unbounded(
 ) -> Result<(), EngineError> {
     let info = server.info().await?;
     let plan = preflight::look_at_own(server, &info, job).await?;
-    let schema = schema_of(server, spec).await?;
+    let schema = catalog::read_once(server, spec, &SchemaFilter::default()).await?;
     if let Some(failure) = names_its_roles(&schema, &job.shown) {
         return Err(known(failure));
     }
@@ -405,12 +405,6 @@ async fn outgrows(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &Restor
     }
 }
 
-/// Reads what a sandbox holds, over a session that ends with it.
-async fn schema_of(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<Schema, EngineError> {
-    let mut session = catalog::CatalogueSession::open(server, spec).await?;
-    catalog::read(&mut session, &server.settings().profile, spec, &SchemaFilter::default()).await
-}
-
 async fn restore_unbounded(
     server: &Arc<PostgresServer>,
     spec: &SandboxSpec,
@@ -447,7 +441,7 @@ async fn restore_unbounded(
             format!("what {} holds is larger than the {} bytes that there is room for", clone.shown, dump.bytes_max);
         return Err(known(Failure::new(Code::QuotaExceeded, text)));
     }
-    let schema = schema_of(server, spec).await?;
+    let schema = catalog::read_once(server, spec, &SchemaFilter::default()).await?;
     let report = clone.report().cloned().unwrap_or_default();
     (dump.compare.0)(&schema, &report).map_err(known)?;
     let extensions = facts.extensions.into_iter().map(|[name, version, _]| (name, version)).collect();
