@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use crate::model::fault::Injected;
 use crate::model::{
     Check, Code, CredentialAccess, Failure, Progress, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter,
-    Secret, Timestamp,
+    Secret, Timestamp, counted,
 };
 
 /// All that an engine needs to make, find and remove one sandbox.
@@ -227,9 +227,21 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns (name, version) of the extensions installed in a sandbox.
     async fn installed_extensions(&self, sandbox: &SandboxSpec) -> Result<Vec<(String, String)>, EngineError>;
 
-    /// Returns the schema of a sandbox, or a part of it, without the sandbox's own names.
-    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
-        let (_, _) = (sandbox, filter);
+    /// Opens a session that reads a sandbox's catalogue.
+    async fn catalogue(&self, sandbox: &SandboxSpec) -> Result<postgres::CatalogueSession, EngineError> {
+        let _ = sandbox;
+        Err(EngineError::Unsupported(format!("sandboxes of engine `{}` have no schema to be read", self.kind())))
+    }
+
+    /// Returns the schema of a sandbox, or a part of it, without the sandbox's own names, over a session into it. Where
+    /// that fails, the session is not to be used again.
+    async fn schema(
+        &self,
+        session: &mut postgres::CatalogueSession,
+        sandbox: &SandboxSpec,
+        filter: &SchemaFilter,
+    ) -> Result<Schema, EngineError> {
+        let (_, _, _) = (session, sandbox, filter);
         Err(EngineError::Unsupported(format!("sandboxes of engine `{}` have no schema to be read", self.kind())))
     }
 
@@ -362,7 +374,7 @@ pub enum EngineError {
         profile: String,
     },
     /// Others use the thing.
-    #[error("{what} is in use by {sessions} other sessions")]
+    #[error("{what} is in use by {}", counted(.sessions, "other session", "other sessions"))]
     Busy {
         /// What is in use.
         what: String,

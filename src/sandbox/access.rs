@@ -4,12 +4,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::core::require;
 use super::create::check_offered;
-use super::pool::{Reusable, Turn};
+use super::kept::Kept;
+use super::pool::Turn;
 use super::request::{over_ttl, ttl_limit};
 use super::{Core, Profile, Sandbox, State, not_found};
 use crate::admission::{Grant, Permit};
@@ -55,7 +55,7 @@ impl DerefMut for SessionLease {
 impl Drop for SessionLease {
     fn drop(&mut self) {
         if let (Some(session), Some(turn)) = (self.session.take(), self.turn.take()) {
-            self.core.inner().pool.give_back(self.sandbox, self.access, session, turn);
+            self.core.inner().pool.give_back(self.sandbox, self.access, Kept::Sql(session), turn);
         }
     }
 }
@@ -64,21 +64,6 @@ impl SessionLease {
     /// Closes the session instead of giving it back: after a cancel, for instance.
     pub fn close(mut self) {
         self.session = None;
-    }
-}
-
-#[async_trait]
-impl Reusable for SandboxSession {
-    fn is_usable(&self) -> bool {
-        Self::is_usable(self)
-    }
-
-    fn is_quiet(&self) -> bool {
-        Self::is_quiet(self)
-    }
-
-    async fn reset(&mut self) -> bool {
-        Self::reset(self).await.is_ok()
     }
 }
 
@@ -170,7 +155,7 @@ impl Core {
             let now = profile.store.find(&Find::Id(id)).await?.ok_or_else(not_found);
             course.refusing(now.and_then(|now| now.usable()))?;
         }
-        let session = match pool.take(id, access) {
+        let session = match pool.take(id, access).and_then(Kept::sql) {
             Some(session) => session,
             None => {
                 let spec = course.refusing(self.spec(&profile, &sandbox).await)?;
@@ -230,7 +215,7 @@ impl Core {
             self.inner().pool.close_one();
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
-            if let Some(session) = self.inner().pool.take(spec.id, access) {
+            if let Some(session) = self.inner().pool.take(spec.id, access).and_then(Kept::sql) {
                 return Ok(session);
             }
         }

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::decided::Decided;
+use super::kept::Kept;
 use super::pool::SessionPool;
 use super::{Profile, Sandbox, SourceSettings, not_found};
 use crate::admission::{Grant, Permit};
-use crate::engine::postgres::SandboxSession;
 use crate::engine::{Contents, SandboxSpec, Standing};
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, SandboxKind, Secret, fault};
 use crate::secret::{KeyRing, Sealed};
@@ -54,7 +54,7 @@ pub(super) struct Inner {
     pub(super) profiles: Vec<Arc<Profile>>,
     default_profile: String,
     pub(super) keys: KeyRing,
-    pub(super) pool: SessionPool<SandboxSession>,
+    pub(super) pool: SessionPool<Kept>,
     pub(super) decided: Decided,
     /// Databases that may be cloned by name.
     pub(super) sources: OnceLock<Vec<SourceSettings>>,

@@ -20,6 +20,7 @@ mod disposable;
 mod dumps;
 mod ensure;
 mod find;
+mod kept;
 mod list;
 mod pool;
 mod profile;

@@ -1,7 +1,8 @@
 //! Keeps sessions into sandboxes for the next call, and keeps any one caller from taking them all.
 //!
 //! A session goes back only if it is sound and could be reset to what it was when opened; any other is closed. Few
-//! wait per sandbox and role, and not for long. Nothing is handed out across sandboxes or roles.
+//! wait per sandbox and role, and not for long. Nothing is handed out across sandboxes or roles, and what reads catalogues
+//! for us never runs a caller's SQL.
 //!
 //! Who wants a session takes a [`Turn`] first: so many may be out per sandbox and role, per owner, and in all. Others
 //! wait their turn, in the order in which they came, and are told to come back if it does not come in time. What waits
@@ -28,6 +29,42 @@ const TOTAL_MAX: usize = 32;
 /// How long a session waits: a forgotten one keeps a backend, and DROP DATABASE, waiting.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Sessions that wait per sandbox to read its catalogue: schemas are seldom read side by side.
+const CATALOGUES_MAX: usize = 1;
+
+/// What a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Use {
+    /// The caller's SQL, as one of the sandbox's roles.
+    Sql(CredentialAccess),
+    /// Reading the catalogue, as the reader; what is run is ours alone.
+    Catalogue,
+}
+
+impl Use {
+    /// Returns the role that the session is of, among whose turns its own is.
+    const fn access(self) -> CredentialAccess {
+        match self {
+            Self::Sql(access) => access,
+            Self::Catalogue => CredentialAccess::ReadOnly,
+        }
+    }
+
+    /// Returns how many may wait.
+    const fn waiting_max(self) -> usize {
+        match self {
+            Self::Sql(_) => PER_ROLE_MAX,
+            Self::Catalogue => CATALOGUES_MAX,
+        }
+    }
+}
+
+impl From<CredentialAccess> for Use {
+    fn from(access: CredentialAccess) -> Self {
+        Self::Sql(access)
+    }
+}
+
 /// What a session must offer to be used again.
 #[async_trait]
 pub trait Reusable: Send + 'static {
@@ -42,12 +79,13 @@ pub trait Reusable: Send + 'static {
     async fn reset(&mut self) -> bool;
 }
 
-type Key = (SandboxId, CredentialAccess);
+type Lane = (SandboxId, CredentialAccess);
+type Key = (SandboxId, Use);
 
 /// Waiting sessions, by sandbox and role, and the turns of those who want one.
 pub(super) struct SessionPool<S> {
     shelves: Arc<Mutex<Shelves<S>>>,
-    per_role: Lanes<Key>,
+    per_role: Lanes<Lane>,
     per_owner: Lanes<String>,
     total: Arc<Semaphore>,
     /// The sandboxes that nobody gets a session into, or that somebody waits for to be so.
@@ -164,10 +202,10 @@ impl<S: Reusable> SessionPool<S> {
     }
 
     /// Takes a waiting session, for who has a turn. Where there is none, there is room on the server for a new one.
-    pub(super) fn take(&self, id: SandboxId, access: CredentialAccess) -> Option<S> {
+    pub(super) fn take(&self, id: SandboxId, what_for: impl Into<Use>) -> Option<S> {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         shelves.drop_stale(Instant::now());
-        if let Some(waiting) = shelves.idle.get_mut(&(id, access)) {
+        if let Some(waiting) = shelves.idle.get_mut(&(id, what_for.into())) {
             while let Some((session, _)) = waiting.pop() {
                 if session.is_usable() && session.is_quiet() {
                     return Some(session);
@@ -180,18 +218,19 @@ impl<S: Reusable> SessionPool<S> {
 
     /// Puts a session back, if it can be used again. Never waits: the reset runs in a task of its own, and `turn` ends
     /// with it.
-    pub(super) fn give_back(&self, id: SandboxId, access: CredentialAccess, mut session: S, turn: Turn) {
+    pub(super) fn give_back(&self, id: SandboxId, what_for: impl Into<Use>, mut session: S, turn: Turn) {
         if !session.is_usable() {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let shelves = Arc::clone(&self.shelves);
+        let key = (id, what_for.into());
         drop(runtime.spawn(async move {
             if session.reset().await && session.is_usable() {
                 let mut shelves = shelves.lock().unwrap_or_else(PoisonError::into_inner);
                 // Under the lock, so that whoever has the next turn finds the session.
                 drop(turn);
-                shelves.put((id, access), session);
+                shelves.put(key, session);
             }
         }));
     }
@@ -209,7 +248,8 @@ impl<S: Reusable> SessionPool<S> {
 
     /// Closes what waits for one role of a sandbox.
     pub(super) fn close_role(&self, id: SandboxId, access: CredentialAccess) {
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner).idle.remove(&(id, access));
+        let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        shelves.idle.retain(|(of, what_for), _| (*of, what_for.access()) != (id, access));
     }
 
     /// Closes what has waited too long.
@@ -241,7 +281,7 @@ fn crowded(who: &str) -> Failure {
 impl<S> Shelves<S> {
     fn put(&mut self, key: Key, session: S) {
         let waiting = self.idle.entry(key).or_default();
-        if !self.closed && waiting.len() < PER_ROLE_MAX {
+        if !self.closed && waiting.len() < key.1.waiting_max() {
             waiting.push((session, Instant::now()));
             self.make_room();
         }
@@ -470,6 +510,24 @@ mod tests {
         pool.close_role(id, OWNER);
         assert!(pool.take(id, OWNER).is_none());
         assert!(pool.take(id, CredentialAccess::ReadOnly).is_some());
+    }
+
+    #[tokio::test]
+    async fn what_reads_the_catalogue_is_kept_apart_from_what_runs_sql() {
+        let (pool, open, id) = pool();
+        let (one, two) = (turn_now(&pool, id, "owner").unwrap(), turn_now(&pool, id, "owner").unwrap());
+        pool.give_back(id, Use::Catalogue, Fake::new(&open), one);
+        pool.give_back(id, Use::Catalogue, Fake::new(&open), two);
+        settle().await;
+        assert_eq!(open.load(Ordering::SeqCst), CATALOGUES_MAX);
+        assert!(pool.take(id, CredentialAccess::ReadOnly).is_none() && pool.take(id, OWNER).is_none());
+        pool.close_role(id, OWNER);
+        let session = pool.take(id, Use::Catalogue).unwrap();
+        assert!(pool.take(id, Use::Catalogue).is_none());
+        pool.give_back(id, Use::Catalogue, session, turn_now(&pool, id, "owner").unwrap());
+        settle().await;
+        pool.close_role(id, CredentialAccess::ReadOnly);
+        assert!(pool.take(id, Use::Catalogue).is_none(), "it was the reader's");
     }
 
     #[tokio::test]

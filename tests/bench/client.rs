@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// Every bundled policy, with budgets that a measurement does not use up.
 const POLICIES: &str = r#"
 policy = [
-  { source = "clone-source" }, { source = "extensions" }, { source = "host-command" }, { source = "ownership" },
+  { source = "clone-source", settings = { allow = [{ host = "127.0.0.1" }] } }, { source = "extensions" }, { source = "host-command" }, { source = "ownership" },
   { source = "quota", settings = { max_live = 100, max_live_group = 100 } },
   { source = "rate-limit", settings = { impacts = {
       reads = { burst = 1000000, per_interval = 1000000, interval_ms = 1000 },

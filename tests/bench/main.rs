@@ -17,6 +17,7 @@
 
 mod calls;
 mod client;
+mod copies;
 mod gate;
 mod lifecycle;
 mod one_policy;
@@ -59,7 +60,7 @@ fn main() {
         eprintln!("reading SQL …");
         reading::measure(&mut report, effort);
     }
-    if ["calls", "lifecycle", "start"].into_iter().any(wanted) {
+    if ["calls", "lifecycle", "copies", "start"].into_iter().any(wanted) {
         eprintln!("a cluster and the compiled policies …");
         let home = Home::fresh();
         let mut server = client::Server::start(&home);
@@ -71,6 +72,10 @@ fn main() {
         if wanted("lifecycle") {
             eprintln!("creating and deleting …");
             lifecycle::measure(&mut report, effort, &home, &mut server);
+        }
+        if wanted("copies") {
+            eprintln!("copies …");
+            copies::measure(&mut report, effort, &home, &mut server);
         }
         server.finish();
         if wanted("start") {

@@ -184,9 +184,18 @@ async fn every_group_that_is_demanded_must_approve() {
     let core = ground.core().await;
     let request = Request::new(json!({"source": "prod"}), &["dba", "sec"]);
     let digest = request.make(&core).await.1;
+    let listed = async || core.waiting_approvals(&permit("ana", &[], Impact::Reads)).await.unwrap().0.remove(0);
     assert_eq!(approve(&core, "dora", &["dba", "x"], &digest).await.unwrap(), ["dba"]);
     assert!(!request.make(&core).await.0);
-    assert_eq!(approve(&core, "sam", &["sec"], &digest).await.unwrap(), ["dba", "sec"]);
+    let half = listed().await;
+    assert!(!half.is_approved() && half.usable_until.is_none(), "{half:?}");
+    let given = core.approve(&permit("sam", &["sec"], Impact::Writes), &digest).await.unwrap();
+    assert_eq!(given.request.approved, ["dba", "sec"]);
+    let whole = listed().await;
+    assert!(whole.is_approved() && whole.usable_until < Some(whole.expires_at), "{whole:?}");
+    // It can be used until the first of its approvals is over.
+    assert!(whole.usable_until.is_some_and(|until| until <= given.usable_until), "{whole:?}");
+    assert_eq!(given.request.usable_until, whole.usable_until);
     assert!(request.make(&core).await.0);
 }
 
@@ -391,8 +400,19 @@ fn two_users_of_a_machine_share_a_profile_and_one_approves_what_the_other_asks()
     let request = &listed["result"]["requests"][0];
     assert_eq!((&request["requestDigest"], &request["yoursToApprove"]), (&json!(digest), &json!(true)), "{listed:#}");
     assert_eq!(request["request"]["subject"], "nobody", "{listed:#}");
+    assert_eq!((&request["state"], request.get("usableUntil")), (&json!("waiting"), None), "{listed:#}");
     let approved = operator.run(&["approve", "--request-digest", digest]);
     assert!(approved.status.success(), "{}", String::from_utf8_lossy(&approved.stdout));
+    let listed = operator.call("list_approvals", &json!({}));
+    let request = &listed["result"]["requests"][0];
+    assert_eq!(request["state"], "approved", "{listed:#}");
+    assert!(
+        request["usableUntil"].is_string() && listed["summary"].as_str().unwrap().starts_with("0 requests waiting")
+    );
+    let shown = operator.run(&["list-approvals", "--format", "text"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let row = shown.lines().nth(2).unwrap_or_default();
+    assert!(row.starts_with(digest) && row.contains("approved") && row.contains("create_database"), "{shown}");
     let other = agent_user.call("create_database", &json!({"nameHint": "approved", "ttlMinutes": 6}));
     assert_eq!(code(&other), "approval_required", "{other:#}");
     // Refused by the core before its first act, it is given back.

@@ -12,6 +12,7 @@ use super::harness::block_on;
 use super::toy_engine::{Ground, Script, any_permit, create, create_as, permit, request, upkeep};
 
 mod postgres;
+mod servers;
 
 /// Long enough for any removal here; a removal that takes it is a failure.
 const WAIT: Duration = Duration::from_secs(20);

@@ -4,6 +4,7 @@ mod bounds;
 mod kept;
 mod kinds;
 mod same;
+mod sessions;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -9,8 +9,8 @@ use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{
-    CloneJob, Host, InFile, RestoreJob, SandboxSession, Wanted, access, catalog, discover, dump, extensions, health,
-    managed, names, verify,
+    CatalogueSession, CloneJob, Host, InFile, RestoreJob, SandboxSession, Wanted, access, catalog, discover, dump,
+    extensions, health, managed, names, verify,
 };
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
@@ -180,9 +180,19 @@ impl Engine for PostgresEngine {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    async fn schema(&self, sandbox: &SandboxSpec, filter: &SchemaFilter) -> Result<Schema, EngineError> {
+    async fn catalogue(&self, sandbox: &SandboxSpec) -> Result<CatalogueSession, EngineError> {
         names::check(&self.server.settings().prefix, sandbox)?;
-        catalog::read(&self.server, sandbox, filter).await
+        CatalogueSession::open(&self.server, sandbox).await
+    }
+
+    async fn schema(
+        &self,
+        session: &mut CatalogueSession,
+        sandbox: &SandboxSpec,
+        filter: &SchemaFilter,
+    ) -> Result<Schema, EngineError> {
+        names::check(&self.server.settings().prefix, sandbox)?;
+        catalog::read(session, &self.server.settings().profile, sandbox, filter).await
     }
 
     fn connection(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> ConnectionInfo {

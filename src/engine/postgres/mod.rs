@@ -22,6 +22,7 @@ mod watch;
 mod wire;
 
 pub use admin::AdminSession;
+pub use catalog::CatalogueSession;
 pub use dump::{
     CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DemandedMask, DumpJob, Dumped, InFile, Mask, MaskWith,
     RestoreJob, Restored, TableName, TableRows, Wanted,

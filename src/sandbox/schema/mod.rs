@@ -15,14 +15,17 @@ use tokio::time::Instant;
 use self::files::{FilesError, Shelf};
 use super::access::{PAUSE_MAX, PAUSE_MIN};
 use super::core::require;
+use super::kept::Kept;
+use super::pool::Use;
 use super::{Core, Profile, Sandbox, Selector, Target, not_found};
 use crate::admission::{Grant, Permit};
-use crate::engine::EngineError;
+use crate::engine::postgres::CatalogueSession;
+use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Schema, SchemaFilter};
 
 pub use diff::{AttributeChange, Change, ChangeKind, compare, compare_fingerprints, in_a_line};
 pub(super) use digest::hex;
-pub use digest::{DIGEST_VERSION, SchemaDigest, is_checksum, is_handle};
+pub use digest::{DIGEST_VERSION, HANDLE_HEAD, SchemaDigest, is_checksum, is_handle};
 pub use files::{
     KeptSchema, NOTES_BYTES_MAX, Origin, SNAPSHOT_BYTES_MAX, SNAPSHOT_NAME_CHARS_MAX, SNAPSHOTS_MAX, SchemaFacts,
     snapshot_name_fault,
@@ -114,23 +117,27 @@ impl Core {
         let until = Instant::now() + self.session_wait();
         let pool = &self.inner().pool;
         let turn = pool.turn(sandbox.id, CredentialAccess::ReadOnly, &sandbox.owner, until).await;
-        let _turn = course.refusing(turn)?;
+        let turn = course.refusing(turn)?;
         let spec = course.refusing(self.spec(profile, sandbox).await)?;
         course.acts();
-        let mut pause = PAUSE_MIN;
-        let schema = loop {
-            let error = match profile.engine.schema(&spec, filter).await {
-                Ok(schema) => break schema,
-                Err(error) => error,
-            };
-            if !matches!(error, EngineError::Crowded { .. }) || Instant::now() + pause >= until {
-                return Err(error.into());
-            }
-            // What waits for another call is in the way of this one.
-            pool.close_one();
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+        let waited = pool.take(sandbox.id, Use::Catalogue).and_then(Kept::catalogue);
+        let mut kept = waited.is_some();
+        let mut session = match waited {
+            Some(session) => session,
+            None => self.open_catalogue(profile, &spec, until).await?,
         };
+        let schema = loop {
+            match profile.engine.schema(&mut session, &spec, filter).await {
+                Ok(schema) => break schema,
+                // It may have ended while it waited, with its server for instance.
+                Err(EngineError::Unreachable { .. }) if kept => {
+                    kept = false;
+                    session = self.open_catalogue(profile, &spec, until).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        pool.give_back(sandbox.id, Use::Catalogue, Kept::Catalogue(session), turn);
         let origin = Origin {
             sandbox_id: sandbox.id.to_string(),
             sandbox_name: sandbox.names.database.clone(),
@@ -139,6 +146,29 @@ impl Core {
             at_ms: grant.now.unix_ms().try_into().unwrap_or_default(),
         };
         Ok(ReadSchema { schema, origin })
+    }
+
+    /// Logs in to read a sandbox's catalogue, waiting while the server has no connection left.
+    async fn open_catalogue(
+        &self,
+        profile: &Profile,
+        spec: &SandboxSpec,
+        until: Instant,
+    ) -> Result<CatalogueSession, Failure> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let error = match profile.engine.catalogue(spec).await {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
+            if !matches!(error, EngineError::Crowded { .. }) || Instant::now() + pause >= until {
+                return Err(error.into());
+            }
+            // What waits for another call is in the way of this one.
+            self.inner().pool.close_one();
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
     }
 
     /// Keeps what a digest was made of, for a while, for its principal. Returns the handle, or `None` if it is too large.

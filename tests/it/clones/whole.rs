@@ -57,7 +57,7 @@ fn check(source_cluster: &Cluster, target: &'static Cluster, prefix: &'static st
         Some(&*source_cluster.major.to_string())
     );
     assert_eq!(result["installedExtensions"], json!(["citext", "pg_trgm"]));
-    assert_eq!(result["leftOut"], json!(["1 event triggers", "1 subscriptions", "1 publications"]));
+    assert_eq!(result["leftOut"], json!(["1 event trigger", "1 subscription", "1 publication"]));
     let found = &result["verification"];
     assert_eq!(
         (&found["tables"], &found["rows"], &found["rowsCounted"]),

@@ -10,26 +10,26 @@ mod behaviour;
 mod code;
 mod grants;
 mod relations;
+mod session;
 mod types;
 mod views;
 mod whole;
 
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
-use tokio_postgres::types::{ToSql, Type};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{IsolationLevel, Row, Transaction};
 
 use self::grants::Grantable;
-use super::access::catalogue_session;
+pub use self::session::CatalogueSession;
+use self::session::Question;
 use super::admin::refused;
-use super::server::PostgresServer;
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{
-    Code, CredentialAccess, Failure, SandboxNames, Schema, SchemaFilter, SchemaKey, SchemaKind, SchemaObject, fault,
-    schema_name,
+    Code, Failure, SandboxNames, Schema, SchemaFilter, SchemaKey, SchemaKind, SchemaObject, fault, schema_name,
 };
 
 /// The longest text of an attribute, in bytes; of a longer one the server sends its digest and its length.
@@ -40,6 +40,8 @@ const SCHEMA_BYTES_MAX: usize = 64 << 20;
 const STATEMENT_MS: u32 = 30_000;
 /// How long reading may take in all.
 const READING: Duration = Duration::from_secs(90);
+/// Questions that are on their way at once.
+const AHEAD: usize = 4;
 /// How often a reading begins anew when what it reads was dropped meanwhile.
 const ATTEMPTS_MAX: u32 = 3;
 
@@ -123,9 +125,9 @@ impl Query {
         }
     }
 
-    /// Returns the statement, in which the server cuts what is too long: the aliases of the query's own columns are the only
-    /// ones in quotes.
-    fn bounded(&self) -> String {
+    /// Returns the statement for filters that name as much as `filter` does, in which the server cuts what is too long: the
+    /// aliases of the query's own columns are the only ones in quotes.
+    fn bounded(&self, filter: &SchemaFilter) -> String {
         let column = |name: &str| {
             let text = format!("q.\"{name}\"::text");
             if SHORT.contains(&name) {
@@ -139,7 +141,13 @@ impl Query {
         };
         let names = self.sql.split(" AS \"").skip(1).filter_map(|rest| rest.split('"').next());
         let columns = names.map(column).collect::<Vec<_>>().join(", ");
-        format!("SELECT {columns} FROM ({} OFFSET 0) q", self.sql)
+        let given = |value: &Option<String>| if value.is_some() { "false" } else { "true" };
+        // What is not asked for is said in the text, so that the server can plan once for all questions like this one.
+        let sql = self
+            .sql
+            .replace("$1::text IS NULL", given(&filter.schema))
+            .replace("$2::text IS NULL", given(&filter.table));
+        format!("SELECT {columns} FROM ({sql} OFFSET 0) q")
     }
 }
 
@@ -183,9 +191,10 @@ fn of_relation(oid: &str) -> String {
     )
 }
 
-/// Reads a sandbox's schema, or a part of it.
+/// Reads a sandbox's schema, or a part of it, over a session that has read it before or not.
 pub(super) async fn read(
-    server: &Arc<PostgresServer>,
+    session: &mut CatalogueSession,
+    profile: &str,
     spec: &SandboxSpec,
     filter: &SchemaFilter,
 ) -> Result<Schema, EngineError> {
@@ -194,26 +203,26 @@ pub(super) async fn read(
         let failure = Failure::new(Code::CommandTimeout, text).hint("narrow it with `schema` or `table`");
         EngineError::Known(Box::new(failure))
     };
-    tokio::time::timeout(fault::within(READING), read_whole(server, spec, filter))
+    tokio::time::timeout(fault::within(READING), read_whole(session, profile, spec, filter))
         .await
         .unwrap_or_else(|e| Err(late(e)))
 }
 
 async fn read_whole(
-    server: &Arc<PostgresServer>,
+    CatalogueSession { session, questions }: &mut CatalogueSession,
+    profile: &str,
     spec: &SandboxSpec,
     filter: &SchemaFilter,
 ) -> Result<Schema, EngineError> {
-    let mut session = catalogue_session(server, spec, CredentialAccess::ReadOnly).await?;
     let major = session.major();
-    let profile = &server.settings().profile;
     let failed = refused("read the sandbox's catalogue", profile);
     let mut attempt = 0;
     loop {
         attempt += 1;
         let transaction = session.build_transaction().isolation_level(IsolationLevel::RepeatableRead).read_only(true);
         let transaction = transaction.start().await.map_err(&failed)?;
-        match (Reading { transaction: &transaction, major, profile, spec, filter, bytes: 0 }).run().await {
+        let reading = Reading { transaction: &transaction, major, profile, spec, filter, bytes: AtomicUsize::new(0) };
+        match reading.run(questions).await {
             // What was there when the reading began has been dropped; functions of the server look at what is there now.
             Err(EngineError::Refused { sqlstate, .. }) if attempt < ATTEMPTS_MAX && is_gone(&sqlstate) => {}
             Err(error) => return Err(error),
@@ -237,43 +246,50 @@ struct Reading<'a> {
     profile: &'a str,
     spec: &'a SandboxSpec,
     filter: &'a SchemaFilter,
-    bytes: usize,
+    /// What has been read, by all questions together.
+    bytes: AtomicUsize,
 }
 
 impl Reading<'_> {
-    async fn run(mut self) -> Result<Vec<SchemaObject>, EngineError> {
-        let limit = format!("SET LOCAL statement_timeout = {STATEMENT_MS}");
+    async fn run(&self, questions: &[Question]) -> Result<Vec<SchemaObject>, EngineError> {
+        // Until the transaction's end. A plan that fits every value is made once, where one that fits this value is made anew.
+        let settings = format!(
+            "SELECT pg_catalog.set_config('statement_timeout', '{STATEMENT_MS}', true), \
+             pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true)"
+        );
         self.pass().await?;
-        self.transaction.execute(&limit, &[]).await.map_err(refused("limit the time", self.profile))?;
-        let mut objects = Vec::new();
-        for query in queries(self.major) {
-            if query.reaches(self.filter) {
-                self.pass().await?;
-                self.ask(&query, &mut objects).await?;
+        self.transaction.query_typed(&settings, &[]).await.map_err(refused("limit the time", self.profile))?;
+        // The server finds the next question there when it is done with one; answers come, and are taken, in turn.
+        let mut asked = Vec::new();
+        for question in questions {
+            if question.query.reaches(self.filter) {
+                asked.push(self.ask(question));
             }
         }
-        Ok(objects)
+        stream::iter(asked).buffered(AHEAD).try_concat().await
     }
 
     async fn pass(&self) -> Result<(), EngineError> {
         fault::pass("catalogue.statement").await.map_err(|injected| EngineError::injected(&injected, self.profile))
     }
 
-    async fn ask(&mut self, query: &Query, objects: &mut Vec<SchemaObject>) -> Result<(), EngineError> {
+    async fn ask(&self, question: &Question) -> Result<Vec<SchemaObject>, EngineError> {
+        self.pass().await?;
         let failed = refused("read the sandbox's catalogue", self.profile);
-        let filter: [(&(dyn ToSql + Sync), Type); 2] =
-            [(&self.filter.schema, Type::TEXT), (&self.filter.table, Type::TEXT)];
-        let rows = self.transaction.query_typed_raw(&query.bounded(), filter).await.map_err(&failed)?;
+        let filter: [&(dyn ToSql + Sync); 2] = [&self.filter.schema, &self.filter.table];
+        let statement = question.statement(self.transaction, self.filter).await.map_err(&failed)?;
+        let rows = self.transaction.query_raw(&statement, filter).await.map_err(&failed)?;
         let mut rows = pin!(rows);
+        let mut objects = Vec::new();
         while let Some(row) = rows.try_next().await.map_err(&failed)? {
-            let Some(object) = self.object(query, &row) else { continue };
-            self.bytes += bytes_of(&object);
-            if self.bytes > SCHEMA_BYTES_MAX {
+            let Some(object) = self.object(&question.query, &row) else { continue };
+            let bytes = bytes_of(&object);
+            if self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) > SCHEMA_BYTES_MAX {
                 return Err(too_large(self.spec));
             }
             objects.push(object);
         }
-        Ok(())
+        Ok(objects)
     }
 
     /// Makes an object of a row; `None` if there is nothing in it but what every sandbox has.

@@ -7,6 +7,8 @@ use crate::model::SchemaKind;
 /// Majors from which a thing is in the catalogue.
 const COMPRESSION_SINCE: u16 = 14;
 const UNCHECKED_NOT_NULL_SINCE: u16 = 18;
+/// The number of the access method `heap`, on every server (`HEAP_TABLE_AM_OID`).
+const HEAP_OID: u32 = 2;
 
 pub(super) fn queries(major: u16) -> Vec<Query> {
     vec![
@@ -33,19 +35,23 @@ fn relations() -> Query {
             CASE WHEN c.relispartition THEN pg_get_expr(c.relpartbound, c.oid) END AS "partition bound",
             CASE WHEN c.reloptions IS NOT NULL THEN (
                 SELECT string_agg(o, ', ' ORDER BY o) FROM unnest(c.reloptions) o) END AS "storage parameters",
-            (SELECT string_agg(o, ', ' ORDER BY o) FROM pg_class t, unnest(t.reloptions) o
-                WHERE t.oid = c.reltoastrelid) AS "toast parameters",
+            CASE WHEN c.reltoastrelid <> 0 THEN (
+                SELECT string_agg(o, ', ' ORDER BY o) FROM pg_class t, unnest(t.reloptions) o
+                WHERE t.oid = c.reltoastrelid) END AS "toast parameters",
             CASE WHEN c.relrowsecurity THEN 'enabled' END AS "row security",
             CASE WHEN c.relforcerowsecurity THEN 'also for the owner' END AS "row security applies",
             CASE WHEN c.relkind IN ('r', 'p', 'm') THEN CASE c.relreplident WHEN 'n' THEN 'nothing' WHEN 'f' THEN 'full'
                 WHEN 'i' THEN 'an index' END END AS "replica identity",
-            (SELECT am.amname FROM pg_am am WHERE am.oid = c.relam AND am.amname <> 'heap') AS "access method",
+            CASE WHEN c.relam NOT IN (0, {HEAP_OID}) THEN (
+                SELECT am.amname FROM pg_am am WHERE am.oid = c.relam AND am.amname <> 'heap') END AS "access method",
             CASE WHEN c.reltablespace <> 0 THEN (
                 SELECT t.spcname FROM pg_tablespace t WHERE t.oid = c.reltablespace) END AS "tablespace",
-            (SELECT fs.srvname FROM pg_foreign_table ft JOIN pg_foreign_server fs ON fs.oid = ft.ftserver
-                WHERE ft.ftrelid = c.oid) AS "server",
-            (SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM pg_foreign_table ft, unnest(ft.ftoptions) o
-                WHERE ft.ftrelid = c.oid) AS "options set",
+            CASE WHEN c.relkind = 'f' THEN (
+                SELECT fs.srvname FROM pg_foreign_table ft JOIN pg_foreign_server fs ON fs.oid = ft.ftserver
+                WHERE ft.ftrelid = c.oid) END AS "server",
+            CASE WHEN c.relkind = 'f' THEN (
+                SELECT string_agg(split_part(o, '=', 1), ', ' ORDER BY o) FROM pg_foreign_table ft, unnest(ft.ftoptions) o
+                WHERE ft.ftrelid = c.oid) END AS "options set",
             CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) END AS "definition",
             CASE WHEN c.relkind NOT IN ('v', 'm') THEN (
                 SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a

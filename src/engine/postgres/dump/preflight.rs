@@ -282,7 +282,14 @@ impl<'a> Asking<'a> {
                 plan.extensions.push((name.clone(), schema.clone()));
             }
         }
-        Ok(())
+        let missing = |name: &&String| name.as_str() != "plpgsql" && !plan.excluded_extensions.contains(name);
+        let Some(missing) = self.job.options.exclude_extensions.iter().find(missing) else { return Ok(()) };
+        let shown: String = missing.chars().take(80).flat_map(char::escape_default).collect();
+        let there = plan.excluded_extensions.iter().chain(plan.extensions.iter().map(|(name, _)| name)).cloned();
+        Err(known(
+            Failure::new(Code::InvalidExtensions, format!("the source has no extension `{shown}` to leave out"))
+                .allowed(there),
+        ))
     }
 
     /// Finds what is never copied, and how much there is.
@@ -314,13 +321,16 @@ impl<'a> Asking<'a> {
             plan.foreign_tables.push(TableName { schema: schema.clone(), table: table.clone() });
         }
         let counted = [
-            (count(0), "event triggers"),
-            (count(1), "foreign data wrappers with their servers and user mappings"),
-            (plan.foreign_tables.len() as u64, "foreign tables"),
-            (count(2), "subscriptions"),
-            (count(3), "publications"),
+            (count(0), "event trigger", ""),
+            (count(1), "foreign data wrapper", " with servers and user mappings"),
+            (plan.foreign_tables.len() as u64, "foreign table", ""),
+            (count(2), "subscription", ""),
+            (count(3), "publication", ""),
         ];
-        let left_out = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        let left_out = counted
+            .iter()
+            .filter(|(count, ..)| *count > 0)
+            .map(|(count, what, with)| format!("{}{with}", crate::model::counted(count, what, &format!("{what}s"))));
         plan.left_out.extend(left_out);
         if count(5) > 0 && !self.job.options.schema_only {
             plan.left_out.push(format!("the rows of {} unlogged tables, which a standby does not have", count(5)));

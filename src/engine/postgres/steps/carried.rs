@@ -1,7 +1,10 @@
 //! What belongs to a database and is not inside it: the server leaves it behind when it copies one, so it is set again.
 //!
-//! Settings of the database and of its roles in it, its comment, and what operators' roles may do with it. What PUBLIC
+//! Settings of the database and of its roles in it, its comment, and what operators' roles may do with it; and what is
+//! inside but goes with the source's roles: user mappings. What PUBLIC
 //! or another sandbox may do with the source, nobody may do with the copy.
+
+use std::collections::BTreeMap;
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Transaction};
@@ -76,6 +79,48 @@ impl Work<'_> {
             return Ok(());
         }
         self.unseen(inside, "set the settings of the database again", &statements.join("; ")).await
+    }
+
+    /// Makes for the copy's roles the user mappings that the source's have, which go with those. Only a superuser may read
+    /// what is in them.
+    pub(super) async fn carry_mappings(
+        &self,
+        inside: &Transaction<'_>,
+        mapping: &Mapping<'_>,
+    ) -> Result<(), EngineError> {
+        if !self.info.superuser {
+            return Ok(());
+        }
+        let options = inside
+            .query_typed(
+                "SELECT m.oid, pg_catalog.pg_get_userbyid(m.umuser)::text, pg_catalog.quote_ident(s.srvname), \
+                 o.option_name, o.option_value FROM pg_catalog.pg_user_mapping m \
+                 JOIN pg_catalog.pg_foreign_server s ON s.oid = m.umserver \
+                 LEFT JOIN LATERAL pg_catalog.pg_options_to_table(m.umoptions) o ON true \
+                 WHERE m.umuser = ANY ($1) ORDER BY m.oid, o.option_name",
+                &[(&mapping.oids, Type::OID_ARRAY)],
+            )
+            .await
+            .map_err(refused_unquoted("read the user mappings", self.profile()))?;
+        let mut mappings: BTreeMap<u32, (String, Vec<String>)> = BTreeMap::new();
+        for row in &options {
+            let (role, server): (&str, &str) = (row.get(1), row.get(2));
+            let (_, given) = mappings.entry(row.get(0)).or_insert_with(|| {
+                let role = ident(mapping.role(role));
+                (format!("CREATE USER MAPPING FOR {role} SERVER {server}"), Vec::new())
+            });
+            if let Some(name) = row.get::<_, Option<&str>>(3) {
+                given.push(format!("{} {}", ident(name), literal(row.get::<_, Option<&str>>(4).unwrap_or_default())));
+            }
+        }
+        let made = mappings.into_values().map(|(made, given)| {
+            if given.is_empty() { made } else { format!("{made} OPTIONS ({})", given.join(", ")) }
+        });
+        let made: Vec<String> = made.collect();
+        if made.is_empty() {
+            return Ok(());
+        }
+        self.unseen(inside, "make the user mappings again", &made.join("; ")).await
     }
 
     /// Executes statements that hold a caller's texts: they go as a parameter, so that whoever lists the server's sessions

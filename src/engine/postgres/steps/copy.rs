@@ -11,15 +11,28 @@ use tokio_postgres::types::Type;
 
 use super::Work;
 use crate::engine::postgres::admin::{ident, refused};
+use crate::engine::postgres::startup::APPLICATION_NAME;
 use crate::engine::{Contents, EngineError};
 use crate::model::{Code, Failure, SandboxKind, SandboxNames, fault, role_pattern};
 
 /// How long sessions in the source are given to end before it is said that it is in use.
 const SOURCE_WAIT: Duration = Duration::from_secs(2);
 const SOURCE_POLL: Duration = Duration::from_millis(10);
+/// How long a session of another program of ours must have done nothing to be ended for a copy, in ms: one that was used
+/// just now may be taken again at this moment.
+const ASIDE_AFTER_MS: f64 = 1000.0;
 /// The largest source that is copied through the write-ahead log on a server that waits for its disk: beyond, two
 /// checkpoints cost less than writing everything twice.
 const WAL_LOG_BYTES_MAX: i64 = 256 << 20;
+/// Settings that the server shows to nobody, and lets everybody make.
+const SHOWN_TO_NOBODY: [&str; 6] = [
+    "role",
+    "session_authorization",
+    "seed",
+    "transaction_isolation",
+    "transaction_read_only",
+    "transaction_deferrable",
+];
 /// Who is named at most where rights of others are in the way.
 const OTHERS_SHOWN_MAX: i64 = 5;
 
@@ -106,26 +119,63 @@ impl Work<'_> {
                 .hint("take their rights away there (`REASSIGN OWNED`, `REVOKE`), then call again");
             return Err(EngineError::Known(Box::new(failure)));
         }
+        self.check_owned(&session, source, oid).await?;
         if !self.info.superuser {
             self.check_settings(&session, source, oid).await?;
         }
         Ok(())
     }
 
+    /// Refuses what the source's roles own beside what is inside: it would become the copy's. And what they log in to other
+    /// servers with, where the admin may not read it.
+    async fn check_owned(&self, session: &Client, source: &SandboxNames, oid: u32) -> Result<(), EngineError> {
+        let found = session
+            .query_typed_opt(
+                "SELECT CASE s.dbid WHEN 0 THEN pg_catalog.pg_describe_object(s.classid, s.objid, 0) END \
+                 FROM pg_catalog.pg_shdepend s JOIN pg_catalog.pg_roles r ON r.oid = s.refobjid \
+                 WHERE r.rolname IN ($1, $2) AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
+                 AND s.deptype = 'o' AND (s.dbid = 0 AND s.classid <> 'pg_catalog.pg_database'::pg_catalog.regclass \
+                 OR $3 AND s.dbid = $4 AND s.classid = 'pg_catalog.pg_user_mapping'::pg_catalog.regclass) \
+                 ORDER BY 1 LIMIT 1",
+                &[
+                    (&source.owner_role, Type::NAME),
+                    (&source.readonly_role, Type::NAME),
+                    (&!self.info.superuser, Type::BOOL),
+                    (&oid, Type::OID),
+                ],
+            )
+            .await
+            .map_err(refused("look at what the source's roles own", self.profile()))?;
+        let Some(found) = found else { return Ok(()) };
+        let failure = match found.get::<_, Option<String>>(0) {
+            Some(what) => {
+                let text = format!("the roles of `{}` own {what}, which is not inside it", source.database);
+                Failure::new(Code::InvalidArguments, text)
+                    .hint("have an operator give it to another role (`ALTER … OWNER TO`), then call again")
+            }
+            None => {
+                let text = format!(
+                    "`{}` has user mappings for its roles, which the admin of profile `{}` may not make for a copy",
+                    source.database,
+                    self.profile()
+                );
+                Failure::new(Code::InvalidConfiguration, text)
+                    .hint("drop them there (`DROP USER MAPPING`), or use a profile whose admin is a superuser")
+            }
+        };
+        Err(EngineError::Known(Box::new(failure)))
+    }
+
     /// Refuses settings that this admin could not set again on a copy.
     async fn check_settings(&self, session: &Client, source: &SandboxNames, oid: u32) -> Result<(), EngineError> {
-        let may = if self.info.major >= 15 { "pg_catalog.has_parameter_privilege(p.name, 'SET')" } else { "false" };
-        let sql = format!(
-            "SELECT p.name FROM pg_catalog.pg_db_role_setting s, pg_catalog.unnest(s.setconfig) c \
-             JOIN pg_catalog.pg_settings p ON p.name = pg_catalog.split_part(c, '=', 1) \
-             WHERE s.setdatabase = $1 AND p.context NOT IN ('user', 'backend') AND NOT {may} ORDER BY 1 LIMIT 1"
-        );
-        let row = session
-            .query_opt(&sql, &[&oid])
-            .await
-            .map_err(refused("look at the database's settings", self.profile()))?;
-        let Some(row) = row else { return Ok(()) };
-        let name: String = row.get(0);
+        let mut refusal = self.setting_refused(session, source, oid).await?;
+        if refusal.as_ref().is_some_and(|name| name.starts_with("plpgsql.")) {
+            // Known, as to who sets it again, once the language has been used.
+            let failed = refused("look at the database's settings", self.profile());
+            session.batch_execute("DO LANGUAGE plpgsql 'BEGIN END'").await.map_err(failed)?;
+            refusal = self.setting_refused(session, source, oid).await?;
+        }
+        let Some(name) = refusal else { return Ok(()) };
         let text = format!(
             "database `{}` sets `{name}`, which the admin of profile `{}` may not set on a copy",
             source.database,
@@ -133,6 +183,32 @@ impl Work<'_> {
         );
         let hint = format!("have a superuser run: ALTER DATABASE {} RESET {}", ident(&source.database), ident(&name));
         Err(EngineError::Known(Box::new(Failure::new(Code::InvalidConfiguration, text).hint(hint))))
+    }
+
+    /// Returns a setting of the database, or of the source's roles in it, that the admin may not make. One that the server
+    /// shows it nothing of is such: a superuser's, or one of a module that is not there, which may turn out to be.
+    async fn setting_refused(
+        &self,
+        session: &Client,
+        source: &SandboxNames,
+        oid: u32,
+    ) -> Result<Option<String>, EngineError> {
+        let may = if self.info.major >= 15 { "pg_catalog.has_parameter_privilege(c.name, 'SET')" } else { "false" };
+        let sql = format!(
+            "SELECT c.name FROM pg_catalog.pg_db_role_setting s \
+             LEFT JOIN pg_catalog.pg_roles r ON r.oid = s.setrole \
+             CROSS JOIN LATERAL (SELECT pg_catalog.split_part(u, '=', 1) FROM pg_catalog.unnest(s.setconfig) u) c (name) \
+             LEFT JOIN pg_catalog.pg_settings p ON pg_catalog.lower(p.name) = pg_catalog.lower(c.name) \
+             WHERE s.setdatabase = $1 AND (s.setrole = 0 OR r.rolname IN ($2::text::name, $3::text::name)) \
+             AND CASE WHEN p.name IS NULL THEN c.name <> ALL ($4::text[]) ELSE p.context NOT IN ('user', 'backend') END \
+             AND NOT {may} ORDER BY 1 LIMIT 1"
+        );
+        let hidden: &[&str] = &SHOWN_TO_NOBODY;
+        let row = session
+            .query_opt(&sql, &[&oid, &source.owner_role, &source.readonly_role, &hidden])
+            .await
+            .map_err(refused("look at the database's settings", self.profile()))?;
+        Ok(row.map(|row| row.get(0)))
     }
 
     /// Waits, not for long, until nobody uses the source.
@@ -147,10 +223,40 @@ impl Work<'_> {
             if sessions == 0 {
                 return Ok(());
             }
+            self.put_aside(session, source).await?;
             if tokio::time::Instant::now() > until {
                 return Err(in_use(source, sessions));
             }
             tokio::time::sleep(SOURCE_POLL).await;
+        }
+    }
+
+    /// Ends what other programs of ours keep in the source for their next call: sessions of its own roles that bear our name
+    /// and do nothing. Its owner could give that name to another, and end it as well.
+    async fn put_aside(&self, session: &Client, source: &SandboxNames) -> Result<(), EngineError> {
+        let ended = session
+            .query_typed(
+                "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity \
+                 WHERE datname = $1 AND usename IN ($2, $3) AND application_name = $4 AND state = 'idle' \
+                 AND state_change < pg_catalog.clock_timestamp() - $5 * interval '1 ms'",
+                &[
+                    (&source.database, Type::NAME),
+                    (&source.owner_role, Type::NAME),
+                    (&source.readonly_role, Type::NAME),
+                    (&APPLICATION_NAME, Type::TEXT),
+                    (&ASIDE_AFTER_MS, Type::FLOAT8),
+                ],
+            )
+            .await;
+        match ended {
+            Ok(ended) if ended.is_empty() => Ok(()),
+            Ok(ended) => {
+                tracing::info!(source = %source.database, sessions = ended.len(), "sessions that waited are put aside for a copy");
+                Ok(())
+            }
+            // Then they are counted, and told.
+            Err(e) if e.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(()),
+            Err(e) => Err(refused("put waiting sessions aside", self.profile())(e)),
         }
     }
 

@@ -116,6 +116,7 @@ impl Work<'_> {
             transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
             rights = Rights::read(&transaction, &mapping).await.map_err(&failed)?;
         }
+        self.carry_mappings(&transaction, &mapping).await?;
         let mut statements = rights.statements(&mapping);
         statements.push(format!("DROP OWNED BY {}", ident(&source.readonly_role)));
         statements.push(format!("DROP OWNED BY {owner}"));
