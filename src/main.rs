@@ -16,13 +16,13 @@ fn main() -> ExitCode {
     match cli::parse(&arguments, io::stdin().is_terminal()) {
         Ok(cli::Command::Mcp { toolsets, rows_in }) => {
             app::main(app::Lifetime::Server, |app| async move { Box::pin(app.serve_stdio(&toolsets, &rows_in)).await })
-                .unwrap_or_else(|refusal| cli::refused(&refusal, cli::Format::Text))
+                .unwrap_or_else(|refusal| cli::refused(&refusal, cli::Format::Text, None))
         }
         Ok(cli::Command::Apart(matches)) => cli::run_apart(&matches),
         Ok(cli::Command::Other(matches)) => {
-            let format = cli::format_asked(&matches);
+            let (format, command) = (cli::format_asked(&matches), matches.subcommand_name().map(str::to_owned));
             app::main(app::Lifetime::OneShot, |app| async move { Box::pin(cli::run(&matches, &app)).await })
-                .unwrap_or_else(|refusal| cli::refused(&refusal, format))
+                .unwrap_or_else(|refusal| cli::refused(&refusal, format, command.as_deref()))
         }
         Err(error) => cli::misread(&error, &arguments),
     }

@@ -10,8 +10,8 @@ use crate::model::{Failure, SandboxId};
 const UNSAID: u8 = 0;
 const REFUSED: u8 = 1;
 const ACTED: u8 = 2;
-/// The most further sandboxes that are kept of one call; it is about one or two.
-const OTHERS_MAX: usize = 16;
+/// The most further sandboxes that are kept of one call: as many as the audit names. Most are about one or two.
+const OTHERS_MAX: usize = 100;
 
 /// What has become of a call, as those who carry it out say. All clones are one.
 ///

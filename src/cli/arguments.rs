@@ -1,7 +1,7 @@
 //! The command line's grammar; operations' commands are made from the list.
 
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
 use serde_json::{Map, Value, json};
 
 use crate::operation::schema::JsonObject;
@@ -76,6 +76,21 @@ pub(super) fn command() -> Command {
             // The name of the command in the contract; the operation's own name works, too.
             operation_as("cleanup", find("cleanup_expired")),
         )
+}
+
+/// Returns the grammar by which shells complete: there the words that an operation takes are known. Elsewhere the operation
+/// refuses others, as it does for every caller.
+pub(super) fn completed() -> Command {
+    OPERATIONS.iter().filter(|entry| entry.is_tool()).fold(command(), |command, entry| {
+        let properties = entry.input_schema().get("properties").and_then(Value::as_object).into_iter().flatten();
+        let with_words = properties.filter_map(|(name, schema)| Some((name, schema.get("enum")?.as_array()?)));
+        command.mut_subcommand(entry.spec.command(), |command| {
+            with_words.fold(command, |command, (name, words)| {
+                let words = PossibleValuesParser::new(words.iter().filter_map(Value::as_str).map(str::to_owned));
+                command.mut_arg(name, |argument| argument.value_parser(words))
+            })
+        })
+    })
 }
 
 fn find(name: &str) -> &'static Entry {
@@ -200,7 +215,10 @@ fn with_database() -> Command {
         )
         .arg(number("timeout-seconds", "Time for the command, 1 to 600; default 600"))
         .arg(several("database-url-env-names", "NAME", "A further name for the database URL; repeat for several"))
-        .arg(text("connection-mode", "direct|localContainer", "From where the command reaches the database; default direct"))
+        .arg(
+            text("connection-mode", "WHERE", "From where the command reaches the database; default direct")
+                .value_parser(["direct", "localContainer"]),
+        )
         .arg(command_words().required(true))
 }
 
@@ -266,15 +284,22 @@ fn argument(name: &str, schema: &Value) -> Arg {
     }
     let kind = type_of(schema);
     let mut help = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let parts = parts(schema);
+    if let Some(parts) = &parts {
+        help.push_str(&format!(" Each is a JSON object: {parts}."));
+    }
     if matches!(kind, "array" | "object") {
         help.push_str(" Repeat the option for several.");
     }
-    let argument = Arg::new(name.to_owned()).long(kebab(name)).help(help).allow_hyphen_values(FREE.contains(&name));
+    // Nothing but a path is completed with the names of files.
+    let hint = if name == "repoPath" { ValueHint::DirPath } else { ValueHint::Other };
+    let argument = Arg::new(name.to_owned()).long(kebab(name)).help(help).value_hint(hint);
+    let argument = argument.allow_hyphen_values(FREE.contains(&name));
     match kind {
         "boolean" => {
             argument.num_args(0..=1).require_equals(true).default_missing_value("true").value_parser(["true", "false"])
         }
-        "array" => argument.action(ArgAction::Append).value_name("VALUE"),
+        "array" => argument.action(ArgAction::Append).value_name(if parts.is_some() { "JSON" } else { "VALUE" }),
         "object" => argument.action(ArgAction::Append).value_name("KEY=VALUE"),
         "integer" => argument.allow_negative_numbers(true).value_name("N"),
         _ => argument.value_name(words(schema).unwrap_or_else(|| "TEXT".to_owned())),
@@ -285,6 +310,18 @@ fn argument(name: &str, schema: &Value) -> Arg {
 fn words(schema: &Value) -> Option<String> {
     let words = schema.get("enum")?.as_array()?.iter();
     Some(words.filter_map(Value::as_str).collect::<Vec<_>>().join("|"))
+}
+
+/// Returns what the objects of a list are made of: `{"table": TEXT, "with": constant|null}`; none where its items are others.
+fn parts(schema: &Value) -> Option<String> {
+    let properties = schema.pointer("/items/properties")?.as_object()?;
+    let required = schema.pointer("/items/required").and_then(Value::as_array);
+    let part = |(name, schema): (&String, &Value)| {
+        let optional = required.is_none_or(|names| !names.iter().any(|known| known.as_str() == Some(name)));
+        let value = words(schema).unwrap_or_else(|| "TEXT".to_owned());
+        format!("\"{name}\": {value}{}", if optional { " (if wanted)" } else { "" })
+    };
+    Some(format!("{{{}}}", properties.iter().map(part).collect::<Vec<_>>().join(", ")))
 }
 
 fn type_of(schema: &Value) -> &str {
@@ -419,6 +456,29 @@ mod tests {
             ],
             json!({"operation": "run_sql", "arguments": {"sql": "select 1", "readonly": true}}),
         );
+    }
+
+    #[test]
+    fn the_words_that_an_operation_takes_are_completed() {
+        let mut script = Vec::new();
+        clap_complete::generate(clap_complete::Shell::Bash, &mut completed(), "pgsandbox", &mut script);
+        let script = String::from_utf8(script).unwrap();
+        let after =
+            |option: &str| script.split(&format!("--{option})")).nth(1).unwrap().lines().nth(1).unwrap().to_owned();
+        assert!(after("access").contains("owner readonly"), "{}", after("access"));
+        assert!(!after("name-hint").contains("compgen -f"), "{}", after("name-hint"));
+    }
+
+    #[test]
+    fn an_option_that_takes_objects_says_of_what_they_are_made() {
+        let mut command = command();
+        let help = command.find_subcommand_mut("clone-database").unwrap().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in
+            ["--mask <JSON>", "\"table\": TEXT", "\"with\": constant|null|hash|fake", "\"value\": TEXT (if wanted)"]
+        {
+            assert!(help.contains(part), "{part}: {help}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) async fn run(matches: &ArgMatches, app: &App, format: Format) -> Exit
     let Some((name, of)) = matches.subcommand() else { return ExitCode::FAILURE };
     let profile = of.get_one::<String>("profile").map(String::as_str);
     let seen = match name {
-        "init" | "start" => app.start_clusters(profile, &Said).await,
+        "init" | "start" => app.start_clusters(profile, &Said::new()).await,
         "stop" => app.stop_clusters(profile).await,
         _ => app.clusters_seen(profile).await,
     };

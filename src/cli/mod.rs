@@ -8,6 +8,7 @@ mod audit;
 mod exported;
 mod local;
 mod main_job;
+mod progress;
 mod quickstart;
 pub mod reference;
 mod refused;
@@ -25,11 +26,12 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use self::progress::Said;
 pub use self::refused::{misread, refused};
 pub use self::render::Format;
 use self::render::{line, say};
 use crate::app::App;
-use crate::model::{Code, Failure, NoTasks, Principal, Progress, Transport, counted};
+use crate::model::{Code, Failure, NoTasks, Principal, Progress, Transport, counted, place_in_text};
 use crate::operation::schema::JsonObject;
 use crate::operation::{Envelope, Toolset, find};
 use crate::service::Request;
@@ -99,7 +101,7 @@ fn completions(of: &ArgMatches) -> ExitCode {
         _ => clap_complete::Shell::Fish,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut arguments::command(), env!("CARGO_PKG_NAME"), &mut script);
+    clap_complete::generate(shell, &mut arguments::completed(), env!("CARGO_PKG_NAME"), &mut script);
     render::json(String::from_utf8_lossy(&script).trim_end());
     ExitCode::SUCCESS
 }
@@ -164,7 +166,7 @@ async fn operation(name: &str, input: Result<Option<JsonObject>, String>, app: &
             return ExitCode::from(2);
         }
     };
-    let envelope = app.service.call(request(app.principal(Transport::Cli), name, input, Arc::new(Said))).await;
+    let envelope = app.service.call(request(app.principal(Transport::Cli), name, input, Arc::new(Said::new()))).await;
     render::envelope(&envelope, format);
     match envelope.ok {
         true if statements_failed(&envelope) => ExitCode::from(STATEMENTS_FAILED),
@@ -210,15 +212,6 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
     }
 }
 
-/// Progress, on standard error.
-struct Said;
-
-impl Progress for Said {
-    fn report(&self, done: u32, total: u32, message: &str) {
-        say(&format!("[{done}/{total}] {message}"));
-    }
-}
-
 /// Reads `--input`: JSON, `@file`, or `-` for standard input.
 fn whole_input(matches: &ArgMatches) -> Result<Option<JsonObject>, String> {
     let Some(given) = matches.get_one::<String>(arguments::INPUT) else { return Ok(None) };
@@ -230,7 +223,7 @@ fn whole_input(matches: &ArgMatches) -> Result<Option<JsonObject>, String> {
     match serde_json::from_str(&text) {
         Ok(Value::Object(object)) => Ok(Some(object)),
         Ok(_) => Err("the input is not a JSON object".to_owned()),
-        Err(error) => Err(format!("the input is not JSON: line {}, column {}", error.line(), error.column())),
+        Err(error) => Err(format!("the input is not JSON: look at {}", place_in_text(error.line(), error.column()))),
     }
 }
 

@@ -17,11 +17,11 @@ pub(super) async fn run(app: &App, install: bool) -> ExitCode {
     line("pgsandbox quick start");
     line("");
     line("1. Postgres");
-    match app.ensure_postgres(install, &Said).await {
+    match app.ensure_postgres(install, &Said::new()).await {
         Ok(said) => said.iter().for_each(|text| line(&format!("   {text}"))),
         Err(failure) => return complain(&failure, Format::Text),
     }
-    match app.start_first_cluster(&Said).await {
+    match app.start_first_cluster(&Said::new()).await {
         Ok(at) => line(&format!("   {at}")),
         Err(failure) => return complain(&failure, Format::Text),
     }

@@ -28,7 +28,9 @@ pub fn pages() -> Vec<(&'static str, String)> {
 fn operations() -> String {
     let mut page = format!(
         "{GENERATED}# Operations\n\nEvery operation is an MCP tool and a command of the same name with `-` for `_`. Clients are shown the tools of the toolset `core`; `pgsandbox mcp --toolsets core,schema` shows more, `all` shows all. What is offered by another method of MCP alone says so at its head. Unknown arguments are refused.\n\
-         The result stands in the envelope's `result`.\n"
+         On the command line an argument is an option of the same name, `--ttl-minutes` for `ttlMinutes`; each object of a list is given in JSON.\n\
+         The result stands in the envelope's `result`. The envelope's own `ok` is about the call: of `doctor`, `verify_sandbox` and commands of a repository, \
+         the result has an `ok` of its own, which says what they found.\n"
     );
     for entry in &OPERATIONS {
         let spec = entry.spec;
@@ -48,21 +50,30 @@ fn operations() -> String {
 }
 
 fn table(page: &mut String, head: &str, schema: &serde_json::Map<String, Value>) {
-    let Some(properties) = schema.get("properties").and_then(Value::as_object).filter(|p| !p.is_empty()) else {
+    if schema.get("properties").and_then(Value::as_object).is_none_or(|properties| properties.is_empty()) {
         let _ = writeln!(page, "No {head}s.");
         return;
-    };
+    }
+    let _ = writeln!(page, "| {head} | type | |\n|---|---|---|");
+    rows(page, head, "", schema);
+}
+
+/// Writes a row for each property; of arguments that are lists of objects, also for those of the objects.
+fn rows(page: &mut String, head: &str, prefix: &str, schema: &serde_json::Map<String, Value>) {
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-    let _ = writeln!(page, "| {head} | type | |\n|---|---|---|");
-    for (name, property) in properties {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    for (name, property) in properties.into_iter().flatten() {
         let kind = property.get("type").and_then(Value::as_str).unwrap_or("any");
         let words = property.get("enum").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         let words: Vec<String> = words.map(|word| format!("`{word}`")).collect();
         let kind = if words.is_empty() { kind.to_owned() } else { words.join(" or ") };
         let help = property.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ");
         let required = if head == "argument" && required.contains(&name.as_str()) { " Required." } else { "" };
-        let _ = writeln!(page, "| `{name}` | {kind} | {help}{required} |");
+        let _ = writeln!(page, "| `{prefix}{name}` | {kind} | {help}{required} |");
+        if let Some(Value::Object(items)) = property.get("items").filter(|_| head == "argument") {
+            rows(page, head, &format!("{prefix}{name}[]."), items);
+        }
     }
 }
 

@@ -7,24 +7,28 @@ use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::arguments::Wanted;
+use super::arguments::{self, Wanted};
 use super::render::{self, Format};
+use super::with_database;
 use crate::app::Refusal;
 use crate::model::{Code, Failure};
 
+/// The status of a program that did not get to do anything.
+const NOT_DONE: u8 = 2;
 /// Characters of a mistyped command or argument that are shown.
 const NAME_CHARS_MAX: usize = 40;
 
-/// Says why the program does not start.
-pub fn refused(refusal: &Refusal, format: Format) -> ExitCode {
+/// Says why the program does not start. `command` is what it would have done.
+pub fn refused(refusal: &Refusal, format: Format, command: Option<&str>) -> ExitCode {
     match format {
         Format::Json => render::failures(&refusal.failures, format),
         // Standard output belongs to the protocol.
         Format::Text => render::say(&format!("error: {}", refusal.text)),
     }
-    not_done()
+    not_done(command)
 }
 
 /// Says what is wrong with a command line, or prints the help that was asked for.
@@ -33,17 +37,33 @@ pub fn misread(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
         let printed = error.print().and_then(|()| io::stdout().flush());
         return render::written(printed);
     }
+    let grammar = arguments::command();
+    let command = command_in(&grammar, arguments);
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         drop(error.print());
-        return not_done();
+        return not_done(command.map(Command::get_name));
     }
-    render::failures(&[failure(error)], asked_in(arguments));
-    not_done()
+    render::failures(&[failure(error, command)], asked_in(arguments));
+    not_done(command.map(Command::get_name))
 }
 
-/// The status of a program that did not get to do anything.
-fn not_done() -> ExitCode {
-    ExitCode::from(2)
+/// The status of a program that did not get to do anything. `with-database` ends as the command that it runs, so its own
+/// failures have a status that hardly any command has.
+fn not_done(command: Option<&str>) -> ExitCode {
+    ExitCode::from(if command == Some("with-database") { with_database::FAILED } else { NOT_DONE })
+}
+
+/// Returns the command that a command line names, though it cannot be read.
+fn command_in<'a>(grammar: &'a Command, arguments: &[OsString]) -> Option<&'a Command> {
+    let mut words = arguments.iter().skip(1).map(|word| word.to_string_lossy());
+    while let Some(word) = words.next() {
+        if word == "--format" {
+            words.next();
+        } else if !word.starts_with('-') {
+            return grammar.find_subcommand(&*word);
+        }
+    }
+    None
 }
 
 /// Returns the format that a command line asks for, though it cannot be read.
@@ -60,7 +80,7 @@ fn asked_in(arguments: &[OsString]) -> Format {
     Format::asked(format.as_deref())
 }
 
-fn failure(error: &clap::Error) -> Failure {
+fn failure(error: &clap::Error, command: Option<&Command>) -> Failure {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.as_str()],
         Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
@@ -89,9 +109,16 @@ fn failure(error: &clap::Error) -> Failure {
         (kind, None) => format!("the command line cannot be read: {kind}"),
     };
     let nearest = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand].into_iter().flat_map(said).next();
-    let hint = match nearest {
-        Some(nearest) => format!("`{nearest}` comes nearest; `--help` lists what there is"),
-        None => "`--help` lists what there is".to_owned(),
+    // What stands where it is no argument of ours is meant to be the command that is to be run.
+    let is_word = said(ContextKind::InvalidArg).first().is_some_and(|word| !word.starts_with('-'));
+    let runs = command.filter(|command| command.get_arguments().any(clap::Arg::is_last_set));
+    let runs = runs.filter(|_| error.kind() == ErrorKind::UnknownArgument && is_word);
+    let hint = match (runs, nearest) {
+        (Some(runs), _) => {
+            format!("put `--` before the command that is to be run: `{} … -- COMMAND`", runs.get_name())
+        }
+        (None, Some(nearest)) => format!("`{nearest}` comes nearest; `--help` lists what there is"),
+        (None, None) => "`--help` lists what there is".to_owned(),
     };
     let valid = said(ContextKind::ValidValue).into_iter().chain(said(ContextKind::ValidSubcommand));
     Failure::new(Code::InvalidArguments, text).hint(hint).allowed(valid)
@@ -109,10 +136,16 @@ fn named(word: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn failed(line: &[&str]) -> Failure {
+        let grammar = arguments::command();
+        let error = grammar.clone().try_get_matches_from(line).unwrap_err();
+        let words: Vec<OsString> = line.iter().map(OsString::from).collect();
+        failure(&error, command_in(&grammar, &words))
+    }
+
     fn check(line: &[&str], expected: &str) {
         let line = [&["pgsandbox"], line].concat();
-        let error = super::super::arguments::command().try_get_matches_from(&line).unwrap_err();
-        let failure = failure(&error);
+        let failure = failed(&line);
         assert!(failure.message.contains(expected), "{line:?}: {failure:?}");
         assert!(!format!("{failure:?}").contains("hunter2"), "{line:?}: {failure:?}");
     }
@@ -136,6 +169,37 @@ mod tests {
         check(&["--format", "hunter2", "doctor"], "`--format` cannot take the value");
         check(&["tool"], "arguments are missing: <name>");
         check(&["doctor", "--format", "json", "--format", "hunter2"], "`--format`");
+    }
+
+    #[test]
+    fn a_command_that_stands_without_its_dashes_is_told_where_they_go() {
+        for line in [
+            &["pgsandbox", "with-database", "npm", "test"][..],
+            &["pgsandbox", "--format", "json", "with-database", "./hunter2"],
+            &["pgsandbox", "run-repo-command", "--repo-path", "/r", "npm", "test"],
+        ] {
+            let failure = failed(line);
+            assert!(failure.hint.as_deref().unwrap().contains("put `--` before"), "{failure:?}");
+            assert!(!format!("{failure:?}").contains("hunter2"), "{failure:?}");
+        }
+        for line in [&["pgsandbox", "run-sql", "x"][..], &["pgsandbox", "with-database", "--owmer", "x", "--", "true"]]
+        {
+            assert!(!failed(line).hint.unwrap().contains("put `--`"), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_runs_a_command_ends_with_a_status_of_its_own_where_it_cannot_begin() {
+        let status = |line: &[&str]| {
+            let words: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let grammar = arguments::command();
+            format!("{:?}", not_done(command_in(&grammar, &words).map(Command::get_name)))
+        };
+        let expected = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(status(&["pgsandbox", "with-database", "--nonsense"]), expected(125));
+        assert_eq!(status(&["pgsandbox", "--format", "with-database", "doctor", "--nonsense"]), expected(2));
+        assert_eq!(status(&["pgsandbox", "nonsense", "with-database"]), expected(2));
+        assert_eq!(status(&["pgsandbox"]), expected(2));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Prints results: one place for standard output, one for standard error.
 
+mod forms;
+
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -77,9 +79,9 @@ pub(super) fn say(text: &str) {
     drop(writeln!(io::stderr().lock(), "{}", shown(text)));
 }
 
-/// Shows control characters, which could drive the terminal, as blanks that are seen. Lines may still end.
+/// Shows control characters, which could drive the terminal, as blanks that are seen. Lines may still end, and be indented.
 fn shown(text: &str) -> Cow<'_, str> {
-    let drives = |c: char| c.is_control() && c != '\n';
+    let drives = |c: char| c.is_control() && c != '\n' && c != '\t';
     if text.contains(drives) { text.replace(drives, "␣").into() } else { text.into() }
 }
 
@@ -133,7 +135,10 @@ fn text(envelope: &Envelope) {
             sets.iter().for_each(table);
             said_beside(result);
         }
-        None => line(&serde_json::to_string_pretty(result).unwrap_or_default()),
+        None => match forms::shown(result) {
+            Some(lines) => lines.iter().for_each(|text| line(text)),
+            None => line(&serde_json::to_string_pretty(result).unwrap_or_default()),
+        },
     }
     say(&envelope.summary);
 }
@@ -174,6 +179,14 @@ fn table(set: &Value) {
         line(set.get("commandTag").and_then(Value::as_str).unwrap_or_default());
         return;
     }
+    aligned(&header, &rows).iter().for_each(|text| line(text));
+    if set.get("truncated").and_then(Value::as_bool).unwrap_or(false) {
+        line("… (there are more rows)");
+    }
+}
+
+/// Returns the lines of a table.
+fn aligned(header: &[String], rows: &[Vec<String>]) -> Vec<String> {
     let widths: Vec<usize> = header
         .iter()
         .enumerate()
@@ -186,21 +199,19 @@ fn table(set: &Value) {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         cells.join(" | ").trim_end().to_owned()
     };
-    line(&padded(&header));
-    line(&widths.iter().map(|width| "-".repeat(*width)).collect::<Vec<_>>().join("-+-"));
-    for row in &rows {
-        line(&padded(row));
-    }
-    if set.get("truncated").and_then(Value::as_bool).unwrap_or(false) {
-        line("… (there are more rows)");
-    }
+    let between = widths.iter().map(|width| "-".repeat(*width)).collect::<Vec<_>>().join("-+-");
+    [padded(header), between].into_iter().chain(rows.iter().map(|row| padded(row))).collect()
 }
 
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => "∅".to_owned(),
-        // A row is a line.
-        Value::String(text) => text.replace(char::is_control, "␣"),
+        Value::String(text) => one_line(text),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     }
+}
+
+/// Shows a text in a line: a row is one.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, "␣")
 }

@@ -28,7 +28,7 @@ const SCHEMA_VERSION: u64 = 1;
 /// The command's time was over.
 const TIMED_OUT: u8 = 124;
 /// This program failed or refused, and not the command.
-const FAILED: u8 = 125;
+pub(super) const FAILED: u8 = 125;
 /// What is added to the number of a signal that ended the command.
 const SIGNALLED: u8 = 128;
 
@@ -134,7 +134,7 @@ async fn call(
     cancel: CancellationToken,
     console: Option<Arc<dyn Console>>,
 ) -> Envelope {
-    let request = request(app.principal(Transport::Cli), operation, input, Arc::new(Said));
+    let request = request(app.principal(Transport::Cli), operation, input, Arc::new(Said::new()));
     app.service.call(Request { cancel, console, ..request }).await
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use super::{Grounds, Repo};
+use crate::model::place_in_text;
 
 /// Where it stands.
 pub const PROJECT_FILE: &str = ".pgsandbox/project.json";
@@ -47,7 +48,7 @@ impl Project {
             .map_err(|error| format!("`{PROJECT_FILE}` was not read: {error}"))?;
         let Some(text) = text else { return Ok(Self::default()) };
         let project: Self = serde_json::from_str(&text).map_err(|error| {
-            format!("`{PROJECT_FILE}` cannot be used: look at line {} column {}", error.line(), error.column())
+            format!("`{PROJECT_FILE}` cannot be used: look at {}", place_in_text(error.line(), error.column()))
         })?;
         // Whoever can write the repository wrote it, and it is told and selects a server.
         if project.postgres_version.as_ref().is_some_and(|version| major(version).is_none()) {

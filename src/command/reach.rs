@@ -101,7 +101,7 @@ impl Reach {
             paths.sort();
             paths.dedup();
         }
-        Rules { read, write, devices: DEVICES.map(PathBuf::from).to_vec() }
+        Rules { read, write, devices: DEVICES.map(|path| real(Path::new(path))).to_vec() }
     }
 }
 

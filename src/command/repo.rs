@@ -21,6 +21,7 @@ pub(super) const PATH_BYTES_MAX: usize = 4096;
 pub(super) const ENTRIES_MAX: usize = 2000;
 /// The system's own: neither these nor what is in them, nor what holds them, is a repository.
 const SYSTEMS: [&str; 24] = [
+    "/usr",
     "/Applications",
     "/Library",
     "/System",
@@ -42,14 +43,14 @@ const SYSTEMS: [&str; 24] = [
     "/sbin",
     "/snap",
     "/sys",
-    "/usr",
     VAR,
     "/var/run",
 ];
 /// Of which some is for everybody's files, and some services live in.
 const VAR: &str = "/var";
 /// Hold what is in nobody's way: directories in them may be repositories, they themselves and what holds them are not.
-const SHARED: [&str; 12] = [
+const SHARED: [&str; 13] = [
+    "/",
     "/Users",
     "/Volumes",
     "/home",
@@ -59,10 +60,12 @@ const SHARED: [&str; 12] = [
     "/root",
     "/srv",
     "/tmp",
-    "/var/folders",
-    "/var/tmp",
-    "/var/www",
+    SHARED_VAR[0],
+    SHARED_VAR[1],
+    SHARED_VAR[2],
 ];
+/// Those of them that are in `/var`.
+const SHARED_VAR: [&str; 3] = ["/var/folders", "/var/tmp", "/var/www"];
 /// Hold home directories: what is right in them is no repository.
 const HOMES: [&str; 2] = ["/Users", "/home"];
 
@@ -237,18 +240,20 @@ fn why_not(path: &Path, grounds: &Grounds) -> Option<String> {
         return said("holds this program's own files, or is among them");
     }
     let home = grounds.home.as_deref().map(real);
-    let among = |name: &str| path.starts_with(name) || path.starts_with(real(Path::new(name)));
-    let within_shared = || SHARED.iter().any(|shared| among(shared));
+    let within_shared = || SHARED_VAR.iter().any(|shared| relation(path, Path::new(shared)) == Some(IN));
     let checked_out = |below: &Path| path.ancestors().take_while(|at| *at != below).any(|at| at.join(".git").exists());
     // Services have their homes there.
     let in_home = || home.as_deref().is_some_and(|home| path.starts_with(home) && checked_out(home));
-    for system in SYSTEMS {
-        if holds(path, system) || among(system) && !(system == VAR && (within_shared() || in_home())) {
-            return Some(format!("is `{system}`, in it, or holds it: it is the system's own"));
+    for shared in SHARED.map(Path::new) {
+        if let Some(how) = relation(path, shared).filter(|how| *how != IN) {
+            return Some(format!("{how} `{}`, in which many have their files", shared.display()));
         }
     }
-    if let Some(shared) = SHARED.iter().find(|shared| holds(path, shared)) {
-        return Some(format!("is `{shared}`, or holds it: many have their files in there"));
+    for system in SYSTEMS {
+        let allowed = || system == VAR && (within_shared() || in_home());
+        if let Some(how) = relation(path, Path::new(system)).filter(|how| *how != IN || !allowed()) {
+            return Some(format!("{how} `{system}`, which is the system's own"));
+        }
     }
     let is_home =
         |parent: &Path| HOMES.iter().any(|homes| parent == Path::new(homes) || parent == real(Path::new(homes)));
@@ -262,14 +267,11 @@ fn why_not(path: &Path, grounds: &Grounds) -> Option<String> {
         return said("holds this program itself");
     }
     for dir in &grounds.path {
-        let real = real(dir);
-        // What is as wide as that has been looked at.
-        let wide = real.parent().is_none() || home.as_deref().is_some_and(|home| home.starts_with(&real));
-        if path == real || real.starts_with(path) && !is_project_programs(dir) || path.starts_with(&real) && !wide {
-            return Some(format!(
-                "is `{}`, in it, or holds it: programs are looked for there, by `PATH`",
-                real.display()
-            ));
+        // What is as wide as that has been looked at, and what is in a project is its own.
+        let wide = || real(dir).parent().is_none() || home.as_deref().is_some_and(|home| home.starts_with(real(dir)));
+        let allowed = |how| how == IN && wide() || how == HOLDS && is_project_programs(dir);
+        if let Some(how) = relation(path, dir).filter(|how| !allowed(*how)) {
+            return Some(format!("{how} `{}`, in which programs are looked for, by `PATH`", dir.display()));
         }
     }
     if let Some(home) = &home {
@@ -287,9 +289,21 @@ fn why_not(path: &Path, grounds: &Grounds) -> Option<String> {
     None
 }
 
-/// Returns whether a directory is the one of that name, or holds it.
-fn holds(path: &Path, name: &str) -> bool {
-    Path::new(name).starts_with(path) || real(Path::new(name)).starts_with(path)
+/// How a directory can stand to another.
+const IS: &str = "is";
+const IN: &str = "is in";
+const HOLDS: &str = "holds";
+
+/// Returns how a directory stands to another, by that one's name and by where it leads.
+fn relation(path: &Path, other: &Path) -> Option<&'static str> {
+    let names = [other.to_path_buf(), real(other)];
+    if names.iter().any(|name| path == name) {
+        Some(IS)
+    } else if names.iter().any(|name| path.starts_with(name)) {
+        Some(IN)
+    } else {
+        names.iter().any(|name| name.starts_with(path)).then_some(HOLDS)
+    }
 }
 
 #[cfg(test)]

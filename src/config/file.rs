@@ -17,7 +17,7 @@ use super::sources::sources;
 use super::{CommandsConfig, Config, Source, StateDir, seen_from};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::command::Confinement;
-use crate::model::{Secret, fault};
+use crate::model::{Secret, fault, place_in_text};
 use crate::telemetry::{ExportSettings, OtlpProtocol, TelemetrySettings, endpoint_fault, header_fault};
 
 /// The largest file that is read: a thousand profiles fit.
@@ -44,7 +44,7 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
         }
         // The library's own text may show a piece of the file.
         Err(fault) => {
-            faults.add(place, format!("is not JSON: look at line {} column {}", fault.line(), fault.column()));
+            faults.add(place, format!("is not JSON: look at {}", place_in_text(fault.line(), fault.column())));
             return None;
         }
     };

@@ -173,7 +173,7 @@ pub const KEYS: &[Key] = &[
         "keyCommand",
         Kind::Texts,
         "`master.keys` under the home",
-        "A program by its absolute path, and its arguments, that prints the keys: for servers with state directories of their own that share a profile, its credentials and its approvals.",
+        "A program by its absolute path, and its arguments, that prints the keys: for servers with state directories of their own that share a profile, its credentials and its approvals. It prints what `master.keys` holds: a key a line, 32 random bytes in base64 (`openssl rand -base64 32`), the current one last; lines that begin with `#` are passed over.",
     ),
     key("audit", Kind::Object, "see its keys", "The audit log."),
     key("audit.dir", Kind::Text, "`audit` under the home", "Absolute path of a directory for the log alone."),

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use crate::model::fault::Injected;
 use crate::model::{
     Check, Code, CredentialAccess, Failure, Progress, SandboxId, SandboxKind, SandboxNames, Schema, SchemaFilter,
-    Secret, Timestamp,
+    Secret, Timestamp, counted,
 };
 
 /// All that an engine needs to make, find and remove one sandbox.
@@ -374,7 +374,7 @@ pub enum EngineError {
         profile: String,
     },
     /// Others use the thing.
-    #[error("{what} is in use by {sessions} other sessions")]
+    #[error("{what} is in use by {}", counted(.sessions, "other session", "other sessions"))]
     Busy {
         /// What is in use.
         what: String,

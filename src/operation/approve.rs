@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::list_approvals::WaitingEntry;
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind};
+use crate::model::{Failure, Impact, ObligationKind, counted};
 use crate::sandbox::Approval;
 
 /// Arguments of `approve`.
@@ -52,7 +52,10 @@ impl Operation for Approve {
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<ApprovalGiven>, Failure> {
         let Approval { request, usable_until } = call.core.approve(&permit, &permit.input().request_digest).await?;
         let missing = request.groups.iter().filter(|group| !request.approved.contains(group)).count();
-        let more = if missing == 0 { String::new() } else { format!("; {missing} more groups must approve") };
+        let more = match missing {
+            0 => String::new(),
+            missing => format!("; {} must approve", counted(missing, "more group", "more groups")),
+        };
         let summary = format!("approved in the name of {}{more}", request.approved.join(", "));
         Ok(Done::new(summary, ApprovalGiven { request: request.into(), usable_until: usable_until.to_string() }))
     }

@@ -24,7 +24,12 @@ const UNKNOWN_TOLD_MAX: usize = 20;
 pub fn read<T: DeserializeOwned>(operation: &str, schema: &JsonObject, arguments: JsonObject) -> Result<T, Failure> {
     let faults = faults(schema, &arguments);
     if !faults.is_empty() {
-        return Err(Failure::new(Code::InvalidArguments, faults.join("; ")).allowed(names(schema)));
+        // Names of arguments are no help where a word is wrong.
+        let only_words = faults.iter().all(|fault| !fault.words.is_empty());
+        let words = faults.iter().flat_map(|fault| fault.words.clone()).collect();
+        let said: Vec<String> = faults.into_iter().map(|fault| fault.text).collect();
+        let allowed = if only_words { words } else { names(schema) };
+        return Err(Failure::new(Code::InvalidArguments, said.join("; ")).allowed(allowed));
     }
     // Nulls mean absent: several clients send every argument they know.
     let present = arguments.into_iter().filter(|(_, value)| !value.is_null()).collect();
@@ -57,38 +62,59 @@ fn properties(schema: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-fn faults(schema: &JsonObject, arguments: &JsonObject) -> Vec<String> {
-    let mut faults = Vec::new();
+/// What is wrong with an argument.
+#[derive(Debug)]
+struct Fault {
+    text: String,
+    /// What would have been accepted, where that is one of some words.
+    words: Vec<String>,
+}
+
+impl From<String> for Fault {
+    fn from(text: String) -> Self {
+        Self { text, words: Vec::new() }
+    }
+}
+
+fn faults(schema: &JsonObject, arguments: &JsonObject) -> Vec<Fault> {
+    let mut faults: Vec<Fault> = Vec::new();
     let known: Vec<&str> = properties(schema).map(|(name, _)| name.as_str()).collect();
     let mut unknown = arguments.keys().filter(|name| !known.contains(&name.as_str()));
     for name in unknown.by_ref().take(UNKNOWN_TOLD_MAX) {
         // The name itself is the caller's text: shortened, and shown only as a name.
-        let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-        faults.push(match nearest(name, known.iter().copied()) {
+        let shown = shown(name);
+        let text = match nearest(name, known.iter().copied()) {
             Some(nearest) => format!("unknown argument `{shown}`, the nearest known one is `{nearest}`"),
             None => format!("unknown argument `{shown}`"),
-        });
+        };
+        faults.push(text.into());
     }
     let more = unknown.count();
     if more > 0 {
-        faults.push(format!("and {more} more unknown arguments"));
+        faults.push(format!("and {more} more unknown {}", if more == 1 { "argument" } else { "arguments" }).into());
     }
     for (name, property) in properties(schema) {
         match arguments.get(name) {
-            None | Some(Value::Null) => {
-                let required = schema.get("required").and_then(Value::as_array);
-                if required.is_some_and(|r| r.iter().any(|n| n.as_str() == Some(name))) {
-                    faults.push(format!("argument `{name}` is required"));
-                }
+            None | Some(Value::Null) if is_required(schema, name) => {
+                faults.push(format!("argument `{name}` is required").into());
             }
-            Some(value) => faults.extend(type_fault(&format!("argument `{name}`"), property, value)),
+            None | Some(Value::Null) => {}
+            Some(value) => faults.extend(fault(&format!("argument `{name}`"), property, value)),
         }
     }
     faults
 }
 
-/// Says how `value` differs in type from what `schema` wants.
-fn type_fault(what: &str, schema: &Value, value: &Value) -> Option<String> {
+fn shown(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(COMPARED_CHARS_MAX).collect()
+}
+
+fn is_required(schema: &JsonObject, name: &str) -> bool {
+    schema.get("required").and_then(Value::as_array).is_some_and(|r| r.iter().any(|n| n.as_str() == Some(name)))
+}
+
+/// Says how `value` differs from what `schema` wants: the first fault there is.
+fn fault(what: &str, schema: &Value, value: &Value) -> Option<Fault> {
     let wanted = schema.get("type").and_then(Value::as_str)?;
     let fits = match wanted {
         "string" => value.is_string(),
@@ -100,21 +126,34 @@ fn type_fault(what: &str, schema: &Value, value: &Value) -> Option<String> {
         _ => true,
     };
     if !fits {
-        return Some(format!("{what} must be {}, and is {}", described(wanted), described(type_of(value))));
+        return Some(format!("{what} must be {}, and is {}", described(wanted), described(type_of(value))).into());
     }
     if let (Some(Value::Array(words)), Some(word)) = (schema.get("enum"), value.as_str())
         && !words.iter().any(|w| w.as_str() == Some(word))
     {
-        let words: Vec<_> = words.iter().filter_map(Value::as_str).map(|w| format!("`{w}`")).collect();
-        return Some(format!("{what} must be one of {}", words.join(", ")));
+        let words: Vec<String> = words.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        let listed: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+        return Some(Fault { text: format!("{what} must be one of {}", listed.join(", ")), words });
     }
     if let (Some(items), Value::Array(values)) = (schema.get("items"), value) {
-        return values.iter().find_map(|v| type_fault(&format!("each item of {what}"), items, v));
+        return values.iter().find_map(|v| fault(&format!("each item of {what}"), items, v));
     }
-    if let (Some(inner), Value::Object(entries)) = (schema.get("additionalProperties"), value) {
-        return entries.values().find_map(|v| type_fault(&format!("each value of {what}"), inner, v));
+    let (Value::Object(schema), Value::Object(entries)) = (schema, value) else { return None };
+    match schema.get("additionalProperties") {
+        Some(Value::Bool(false)) => {}
+        Some(inner) => return entries.values().find_map(|v| fault(&format!("each value of {what}"), inner, v)),
+        None => return None,
     }
-    None
+    let known: Vec<&str> = properties(schema).map(|(name, _)| name.as_str()).collect();
+    if let Some(unknown) = entries.keys().find(|name| !known.contains(&name.as_str())) {
+        let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+        return Some(format!("{what} has no `{}`; it takes {}", shown(unknown), known.join(", ")).into());
+    }
+    properties(schema).find_map(|(name, property)| match entries.get(name) {
+        None | Some(Value::Null) if is_required(schema, name) => Some(format!("`{name}` of {what} is required").into()),
+        None | Some(Value::Null) => None,
+        Some(value) => fault(&format!("`{name}` of {what}"), property, value),
+    })
 }
 
 fn is_whole(number: &Number) -> bool {
@@ -224,7 +263,7 @@ mod tests {
             let arguments: JsonObject = (0..unknown).map(|n| (format!("zz{n}"), Value::Null)).collect();
             let faults = faults(&JsonObject::new(), &arguments);
             assert_eq!(faults.len(), unknown.min(UNKNOWN_TOLD_MAX) + usize::from(counted.is_some()));
-            assert!(counted.is_none_or(|text| faults.last().unwrap().contains(text)), "{faults:?}");
+            assert!(counted.is_none_or(|text| faults.last().unwrap().text.contains(text)), "{faults:?}");
         }
     }
 
@@ -250,6 +289,59 @@ mod tests {
             "argument `sql` is required; argument `rowLimit` must be an integer, and is a string; each item of argument \
              `extensions` must be a string, and is an integer",
         );
+    }
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[serde(rename_all = "camelCase", deny_unknown_fields)]
+    #[expect(dead_code, reason = "only reading it is tried")]
+    struct Part {
+        column: String,
+        with: Word,
+        value: Option<String>,
+    }
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[serde(rename_all = "camelCase")]
+    enum Word {
+        Null,
+        Hash,
+    }
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[expect(dead_code, reason = "only reading it is tried")]
+    struct Parts {
+        mask: Vec<Part>,
+    }
+
+    #[test]
+    fn a_fault_within_a_list_is_named_with_what_would_be_accepted() {
+        let schema = object_schema::<Parts>();
+        let read = |part: Value| {
+            let Value::Object(arguments) = json!({"mask": [{"column": "a", "with": "null"}, part]}) else {
+                panic!("not an object")
+            };
+            read::<Parts>("clone_database", &schema, arguments)
+        };
+        for (part, expected) in [
+            (
+                json!({"column": "a", "with": "hunter2"}),
+                "`with` of each item of argument `mask` must be one of `null`, `hash`",
+            ),
+            (json!({"column": "a"}), "`with` of each item of argument `mask` is required"),
+            (
+                json!({"column": 7, "with": "hash"}),
+                "`column` of each item of argument `mask` must be a string, and is an integer",
+            ),
+            (
+                json!({"column": "a", "with": "hash", "vaule": "hunter2"}),
+                "each item of argument `mask` has no `vaule`; it takes `column`, `with`, `value`",
+            ),
+        ] {
+            let failure = read(part).unwrap_err();
+            assert_eq!(failure.message, expected);
+            assert_eq!(failure.allowed == ["null", "hash"], expected.contains("one of"), "{failure:?}");
+        }
+        assert!(read(json!({"column": "a", "with": "hash", "value": null})).is_ok());
     }
 
     #[test]

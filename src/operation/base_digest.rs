@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::model::{Code, Failure, SchemaFilter, SchemaKind};
-use crate::sandbox::schema::{DIGEST_VERSION, is_checksum, is_handle};
+use crate::sandbox::schema::{DIGEST_VERSION, HANDLE_HEAD, is_checksum, is_handle};
 
 /// The deepest text in text: a reply as text, and the object in it as text.
 const TEXTS_MAX: usize = 3;
@@ -42,6 +42,7 @@ impl BaseDigest {
             object = match object {
                 Value::String(text) => match text.trim() {
                     handle if is_handle(handle) => return Ok(Self { handle: Some(handle.to_owned()), sent: None }),
+                    handle if handle.starts_with(HANDLE_HEAD) => return Err(not_kept()),
                     checksum if is_checksum(checksum) => {
                         return Err(invalid(
                             "`baseDigest` is a bare checksum, which does not say of which version it is",
@@ -96,6 +97,12 @@ fn read_object(object: &Value) -> Result<BaseDigest, Failure> {
     Ok(BaseDigest { handle, sent: Some(SentDigest { checksum: checksum.to_owned(), filter, fingerprints, complete }) })
 }
 
+/// Nothing is kept under the handle that was given.
+pub(super) fn not_kept() -> Failure {
+    Failure::new(Code::InvalidBaseDigest, "no digest is kept under this handle, or not any more")
+        .hint("digests are kept for a day and not without bound; a snapshot stays: `create_schema_snapshot`")
+}
+
 fn invalid(text: &str) -> Failure {
     Failure::new(Code::InvalidBaseDigest, text).hint(
         "give the `result` of a `schema_digest` call as it came, or its `handle`; or name a snapshot with `snapshotName`",
@@ -143,6 +150,15 @@ mod tests {
         for version in [0, 2, 99] {
             let given = json!({"version": version, "checksum": CHECKSUM});
             assert_eq!(refused(&given), Code::SchemaDigestVersionMismatch);
+        }
+    }
+
+    #[test]
+    fn what_is_no_handle_that_was_ever_given_is_said_not_to_be_kept() {
+        for given in ["digest-nosuch", "digest-", "digest-0123456789abcdef01234567\u{0}"] {
+            let failure = BaseDigest::read(&json!(given)).unwrap_err();
+            assert_eq!(failure.code, Code::InvalidBaseDigest);
+            assert!(failure.message.contains("no digest is kept"), "{failure:?}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Makes a sandbox that begins as a copy of another database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use super::new_sandbox::{self, check_labels, ttl_minutes};
 use super::selector::ProfileSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
-use crate::engine::postgres::{CloneOptions, CloneReport, Mask, MaskWith, TableName};
-use crate::model::{Code, Failure, Impact, ObligationKind, Requested, Secret};
+use crate::engine::postgres::{CloneOptions, CloneReport, DemandedMask, Mask, MaskWith, TableName};
+use crate::model::{Code, Failure, Impact, ObligationKind, Obligations, Requested, Secret};
 use crate::sandbox::{CloneAsked, CloneRequest, CreateRequest, Idempotency, SourceRef, bounds};
 
 /// How long a copy may take unless asked otherwise, and at most, in seconds.
@@ -255,9 +255,18 @@ impl CloneDatabase {
                 idempotency: self.idempotency(&asked),
             },
             asked,
-            options: self.options()?,
+            options: CloneOptions { demanded: self.demanded(&grant.obligations)?, ..self.options()? },
             time: self.time()?,
         })
+    }
+
+    /// Returns what policies demand to be masked. Where no rows are copied nothing is there to be shown.
+    fn demanded(&self, obligations: &Obligations) -> Result<Vec<DemandedMask>, Failure> {
+        if self.schema_only.unwrap_or_default() {
+            return Ok(Vec::new());
+        }
+        let masks = obligations.masks.iter();
+        masks.map(|((relation, column), policies)| demanded_mask(relation, column, policies)).collect()
     }
 }
 
@@ -285,6 +294,23 @@ impl MaskInput {
     }
 }
 
+fn demanded_mask(relation: &str, column: &str, policies: &BTreeSet<String>) -> Result<DemandedMask, Failure> {
+    let policies: Vec<String> = policies.iter().cloned().collect();
+    match TableName::parse(relation) {
+        Some(table) => Ok(DemandedMask { table, column: column.to_owned(), policies }),
+        None => {
+            let shown: String = relation.chars().take(80).flat_map(char::escape_default).collect();
+            let text =
+                format!("policy `{}` demands `mask` of `{shown}`, which is no table's name", policies.join("`, `"));
+            let mut failure =
+                Failure::new(Code::ObligationUnmet, text).hint("an operator can let the policy name a `schema.table`");
+            failure.policy =
+                policies.into_iter().next().map(|policy| (policy, ObligationKind::Mask.as_str().to_owned()));
+            Err(failure)
+        }
+    }
+}
+
 fn table_name(argument: &str, text: &str) -> Result<TableName, Failure> {
     TableName::parse(text).ok_or_else(|| {
         let shown: String = text.chars().take(80).flat_map(char::escape_default).collect();
@@ -297,6 +323,7 @@ impl Admissible for CloneDatabase {
     const MEETS: &'static [ObligationKind] = Self::SPEC.meets;
 
     fn apply(&mut self, effective: &Effective<'_>) -> Result<Vec<String>, Failure> {
+        self.demanded(effective.obligations())?;
         new_sandbox::apply(&mut self.labels, self.ttl_minutes, effective)
     }
 }
@@ -310,7 +337,14 @@ impl Operation for CloneDatabase {
                The source is only read. Prefer schemaOnly or a source without real people's data; columns can be masked. If it \
                fails or is cancelled, nothing is left.",
         impact: Impact::ReachesOut,
-        meets: new_sandbox::MEETS,
+        meets: &[
+            ObligationKind::MaxTtlMinutes,
+            ObligationKind::MaxLiveSandboxes,
+            ObligationKind::MaxDatabaseBytes,
+            ObligationKind::Mask,
+            ObligationKind::RequireLabel,
+            ObligationKind::AddLabel,
+        ],
         toolset: Toolset::Copies,
         idempotent: false,
     };

@@ -79,9 +79,10 @@ impl Operation for CreateSchemaSnapshot {
         let filter = input.part.filter();
         let read = call.core.schema(&permit, id, &filter).await?;
         let digest = SchemaDigest::of(&read.schema, &filter);
+        let missed = input.part.missed(digest.fingerprints.is_empty());
         let facts =
             call.core.create_snapshot(&permit, &input.snapshot_name, input.notes.as_deref(), read, &digest).await?;
         let summary = format!("snapshot `{}` of `{}` with checksum {}", facts.name, facts.sandbox_name, facts.checksum);
-        Ok(Done::new(summary, facts.into()))
+        Ok(Done::new(summary, facts.into()).warn(missed))
     }
 }

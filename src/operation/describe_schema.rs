@@ -119,6 +119,9 @@ impl Operation for DescribeSchema {
         let read = call.core.schema(&permit, id, &input.part.filter()).await?;
         let all = entries(&read.schema);
         let entry_count = all.len();
+        input.part.found(entry_count == 0)?;
+        // A schema may be there and be empty.
+        let missed = input.part.missed(entry_count == 0);
         let (mut told, mut bytes, mut last) = (Vec::new(), 0, None);
         let order = |key: &SchemaKey| (Entry::place(key.kind), key.clone());
         let left = all.into_iter().filter(|(key, _)| after.as_ref().is_none_or(|after| order(key) > order(after)));
@@ -132,7 +135,7 @@ impl Operation for DescribeSchema {
             last = Some(key);
         }
         let more = left.peek().is_some();
-        Ok(described(&read, call, told, entry_count, last.filter(|_| more)))
+        Ok(described(&read, call, told, entry_count, last.filter(|_| more)).warn(missed))
     }
 }
 

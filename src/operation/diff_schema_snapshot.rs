@@ -42,8 +42,8 @@ impl Operation for DiffSchemaSnapshot {
     const SPEC: Spec = Spec {
         name: "diff_schema_snapshot",
         title: "Compare with a schema snapshot",
-        help: "Says how the schema of a sandbox, the one it was made of or any other of yours, differs from a snapshot; or how \
-               another snapshot does.",
+        help: "Says how the schema of a sandbox of yours differs from a snapshot, or how another snapshot does. Name the sandbox, \
+               also where it is the one that the snapshot was made of, or the other snapshot.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Schema,

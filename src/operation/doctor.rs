@@ -18,7 +18,7 @@ pub(super) struct Doctor {}
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Diagnosis {
-    /// Whether no check failed.
+    /// Whether no check failed. The envelope's own `ok` says only that the checks were made.
     ok: bool,
     checks: Vec<CheckEntry>,
 }

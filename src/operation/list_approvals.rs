@@ -15,14 +15,14 @@ use crate::sandbox::Waiting;
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListApprovals {}
 
-/// The requests that wait.
+/// The requests that wait, or are approved and not made yet.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Approvals {
     requests: Vec<WaitingEntry>,
 }
 
-/// A request that waits.
+/// A request that waits, or is approved and was not made yet.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WaitingEntry {
@@ -36,8 +36,13 @@ pub(super) struct WaitingEntry {
     groups: Vec<String>,
     /// Groups that have.
     approved: Vec<String>,
+    /// `waiting`, or `approved` where all groups have.
+    state: String,
+    /// Until when exactly this request can be made once, where it is approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usable_until: Option<String>,
     asked_at: String,
-    /// Until when it waits.
+    /// Until when it is kept.
     expires_at: String,
     /// Whether you may approve it.
     yours_to_approve: bool,
@@ -45,7 +50,10 @@ pub(super) struct WaitingEntry {
 
 impl From<Waiting> for WaitingEntry {
     fn from(waiting: Waiting) -> Self {
+        let state = if waiting.is_approved() { "approved" } else { "waiting" };
         Self {
+            state: state.to_owned(),
+            usable_until: waiting.usable_until.map(|until| until.to_string()),
             request_digest: waiting.digest,
             profile: waiting.profile,
             request: waiting.what,
@@ -67,7 +75,8 @@ impl Operation for ListApprovals {
     const SPEC: Spec = Spec {
         name: "list_approvals",
         title: "List requests that wait for approval",
-        help: "Lists your own requests that wait for another principal's approval, and those that wait for yours. Starts nothing.",
+        help: "Lists your own requests that wait for another principal's approval or have it, and those of others that wait for yours or have it. \
+               Starts nothing.",
         impact: Impact::Reads,
         meets: &[ObligationKind::ReadOnly],
         toolset: Toolset::Operator,
@@ -81,9 +90,15 @@ impl Operation for ListApprovals {
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Approvals>, Failure> {
         let (waiting, more) = call.core.waiting_approvals(&permit).await?;
-        let yours = waiting.iter().filter(|request| request.yours).count();
+        let waits = waiting.iter().filter(|request| !request.is_approved());
+        let yours = waits.clone().filter(|request| request.yours).count();
+        let (waits, all) = (waits.count(), waiting.len());
         let requests: Vec<WaitingEntry> = waiting.into_iter().map(Into::into).collect();
-        let summary = format!("{} waiting, {yours} of them for you", counted(requests.len(), "request", "requests"));
+        let summary = format!(
+            "{} waiting, {yours} of them for you; {} approved and not made yet",
+            counted(waits, "request", "requests"),
+            all - waits
+        );
         let warnings =
             more.then(|| "more requests wait than are looked at here; `approve` knows each by its digest".to_owned());
         Ok(Done::new(summary, Approvals { requests }).warn(warnings))

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::list_databases::{ALL_VERSIONS, FailedProfile, unasked};
-use super::selector::ProfileSelector;
+use super::selector::ScopeSelector;
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
 use crate::model::{Failure, Impact, ObligationKind, Timestamp, counted};
@@ -22,7 +22,7 @@ pub(super) const PRIVACY: &str =
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListTemplates {
     #[serde(flatten)]
-    profile: ProfileSelector,
+    within: ScopeSelector,
 }
 
 /// The caller's templates.
@@ -143,7 +143,7 @@ impl Exported {
 
 impl ListTemplates {
     fn version(&self) -> Option<&str> {
-        self.profile.postgres_version.as_deref().filter(|version| *version != ALL_VERSIONS)
+        self.within.postgres_version.as_deref().filter(|version| *version != ALL_VERSIONS)
     }
 }
 
@@ -170,13 +170,13 @@ impl Operation for ListTemplates {
     }
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
-        ahead.core.foresee_templates(self.profile.profile.as_deref(), self.version())?;
+        ahead.core.foresee_templates(self.within.profile.as_deref(), self.version())?;
         Ok(Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Templates>, Failure> {
         let input = permit.input();
-        let listed = call.core.templates(&permit, input.profile.profile.as_deref(), input.version()).await;
+        let listed = call.core.templates(&permit, input.within.profile.as_deref(), input.version()).await;
         let list = permit.grant().course.refusing(listed)?;
         let exported = call.core.exported_templates(&permit).await?;
         let unasked = unasked(&list.failures);

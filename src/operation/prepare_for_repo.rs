@@ -5,26 +5,32 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::selector::DatabaseSelector;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Permit};
 use crate::command::project::{self, PROJECT_FILE, Project};
 use crate::command::survey::{Proposal, Purpose, Survey, VersionSource};
 use crate::command::{Commands, Repo, argv};
 use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind};
+use crate::sandbox::Selector;
 
 /// Arguments of `prepare_for_repo`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PrepareForRepo {
-    #[serde(flatten)]
-    database: DatabaseSelector,
     /// Absolute path of the repository.
     repo_path: String,
     /// The command that changes the schema, to be recorded for run_repo_command and validate_schema_change.
     migration_command: Option<Vec<String>>,
     /// The command that fills in data, to be recorded for seed_database.
     seed_command: Option<Vec<String>>,
+    /// Postgres major version that the repository is made for, to be recorded; beside a sandbox, the version of its profile.
+    postgres_version: Option<String>,
+    /// A sandbox's id: how it is connected to is told, too.
+    database_id: Option<String>,
+    /// The same by its database name.
+    database_name: Option<String>,
+    /// The sandbox's profile; default: search all profiles.
+    profile: Option<String>,
 }
 
 /// What was found in a repository.
@@ -132,7 +138,7 @@ impl Operation for PrepareForRepo {
     }
 
     fn asks(&self) -> Asks {
-        let about = if self.names_sandbox() { About::Sandbox((&self.database).into()) } else { About::Program };
+        let about = if self.names_sandbox() { About::Sandbox(self.sandbox()) } else { About::Program };
         Asks { about, ..Asks::default() }
     }
 
@@ -193,7 +199,16 @@ impl Operation for PrepareForRepo {
 
 impl PrepareForRepo {
     fn names_sandbox(&self) -> bool {
-        self.database.database_id.is_some() || self.database.database_name.is_some()
+        self.database_id.is_some() || self.database_name.is_some()
+    }
+
+    fn sandbox(&self) -> Selector {
+        Selector {
+            profile: self.profile.clone(),
+            postgres_version: self.postgres_version.clone(),
+            database_id: self.database_id.clone(),
+            database_name: self.database_name.clone(),
+        }
     }
 
     fn open(&self, commands: &Commands) -> Result<Repo, Failure> {
@@ -202,7 +217,7 @@ impl PrepareForRepo {
 
     /// Returns the version to be recorded: with a sandbox named, it only selects.
     fn major(&self) -> Result<Option<String>, Failure> {
-        let Some(version) = self.database.postgres_version.as_deref().filter(|_| !self.names_sandbox()) else {
+        let Some(version) = self.postgres_version.as_deref().filter(|_| !self.names_sandbox()) else {
             return Ok(None);
         };
         match project::major(version) {

@@ -160,6 +160,10 @@ impl Prompt {
             // As it stands inside of a JSON string: a value ends no line and no text.
             let quoted = Value::from(value).to_string();
             let inner = quoted.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or_default();
+            // A member of a call that stands for nothing is left out of it.
+            if value.is_empty() {
+                text = text.replace(&format!(", \"{0}\": \"{{{{{0}}}}}\"", argument.name), "");
+            }
             // A value's own braces name no argument.
             text = text.replace(&format!("{{{{{}}}}}", argument.name), &inner.replace("{{", "{\u{200b}{"));
         }
@@ -228,6 +232,20 @@ mod tests {
         assert!(fill("databaseId", "x".repeat(ARGUMENT_CHARS_MAX + 1)).is_err());
         assert!(fill("nonsense", "x".to_owned()).is_err() && prompt.fill(&[]).is_err());
         assert!(find("nonsense").unwrap_err().allowed.contains(&"verify_roles".to_owned()));
+    }
+
+    #[test]
+    fn a_profile_that_is_asked_for_is_in_the_call_that_makes_the_sandbox() {
+        let prompt = find("migrate_and_verify").unwrap();
+        let given = |profile: &str| {
+            [("migration", "select 1"), ("profile", profile)].map(|(k, v)| (k.to_owned(), v.to_owned()))
+        };
+        let call = |profile| {
+            let text = prompt.fill(&given(profile)).unwrap();
+            text.lines().find(|line| line.contains("    create_database ")).unwrap().trim().to_owned()
+        };
+        assert_eq!(call("pg18"), r#"create_database {"nameHint": "migration", "ttlMinutes": 60, "profile": "pg18"}"#);
+        assert_eq!(call(""), r#"create_database {"nameHint": "migration", "ttlMinutes": 60}"#);
     }
 
     #[test]

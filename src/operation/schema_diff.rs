@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::arguments::Whole;
-use super::base_digest::{BaseDigest, SentDigest};
+use super::base_digest::{BaseDigest, SentDigest, not_kept};
 use super::extend_database::missing_target;
 use super::schema_part::{KindChanges, SchemaPart, Told, ToldChange, change_limit};
 use super::selector::DatabaseSelector;
@@ -48,7 +48,7 @@ pub(super) struct DiffSchema {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct SchemaDiff {
-    /// What it was compared with: `digest`, `snapshot` or `sandbox`.
+    /// What it was compared with: `digest`, `snapshot`, `sandbox`, or `before` for what a command found when it began.
     compared_with: String,
     before_checksum: String,
     after_checksum: String,
@@ -211,8 +211,7 @@ async fn with_digest(
         return with_kept(permit, call, kept, ("digest", "the digest"), limit).await;
     }
     let Some(sent) = base.sent else {
-        return Err(Failure::new(Code::InvalidBaseDigest, "what the handle names is not kept, or not any more")
-            .hint("digests are kept for a day and not without bound; a snapshot stays: `create_schema_snapshot`"));
+        return Err(not_kept());
     };
     let id = permit.grant().target.ok_or_else(missing_target)?;
     let filter = permit.input().part.agreed(&sent.filter, "the base digest", Code::InvalidBaseDigest)?;

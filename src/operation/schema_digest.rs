@@ -120,7 +120,8 @@ impl Operation for DigestSchema {
         let read = call.core.schema(&permit, id, &filter).await?;
         let digest = SchemaDigest::of(&read.schema, &filter);
         let (origin, counts) = (read.origin.clone(), counts(read.schema.counts()));
-        let mut warnings = Vec::new();
+        let mut warnings: Vec<String> =
+            permit.input().part.missed(digest.fingerprints.is_empty()).into_iter().collect();
         // The digest is what was asked for; that it cannot be kept is told.
         let handle = match call.core.keep_schema(&permit, read, &digest).await {
             Ok(Some(handle)) => Some(handle),

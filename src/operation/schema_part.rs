@@ -48,6 +48,34 @@ impl SchemaPart {
         Ok(())
     }
 
+    /// Warns where nothing is found of a part that is named: it may be there later.
+    pub(super) fn missed(&self, is_empty: bool) -> Option<String> {
+        let filter = self.filter();
+        let is_named = filter != SchemaFilter::default();
+        (is_empty && is_named).then(|| format!("nothing is there of {}; {}", shown_part(&filter), self.named_so()))
+    }
+
+    /// Refuses where nothing is found of a table that is named.
+    ///
+    /// # Errors
+    /// `undefined_table`.
+    pub(super) fn found(&self, is_empty: bool) -> Result<(), Failure> {
+        if !is_empty || self.table.is_none() {
+            return Ok(());
+        }
+        let text = format!("there is no {}", shown_part(&self.filter()));
+        Err(Failure::new(Code::UndefinedTable, text).hint(self.named_so()))
+    }
+
+    fn named_so(&self) -> &'static str {
+        match (&self.table, &self.schema) {
+            (Some(table), None) if table.contains('.') => {
+                "the bare name of a table is wanted; give its schema in `schema`"
+            }
+            (_, _) => "names are written as the catalogue has them, in the same case and without quotes",
+        }
+    }
+
     /// Returns the part that is meant where something else says which part it is of itself.
     ///
     /// # Errors

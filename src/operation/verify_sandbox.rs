@@ -23,7 +23,7 @@ pub(super) struct VerifySandbox {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Verified {
     database_id: String,
-    /// Whether no check failed.
+    /// Whether no check failed. The envelope's own `ok` says only that the checks were made.
     ok: bool,
     checks: Vec<CheckEntry>,
 }

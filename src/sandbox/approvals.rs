@@ -65,12 +65,21 @@ pub struct Waiting {
     pub groups: Vec<String>,
     /// Groups that have.
     pub approved: Vec<String>,
+    /// Until when it can be made, where all of them have.
+    pub usable_until: Option<Timestamp>,
     /// Since when it waits.
     pub asked_at: Timestamp,
     /// Until when it waits.
     pub expires_at: Timestamp,
     /// Whether the caller may approve it.
     pub yours: bool,
+}
+
+impl Waiting {
+    /// Returns whether every group has approved, so that it can be made.
+    pub fn is_approved(&self) -> bool {
+        self.groups.iter().all(|group| self.approved.contains(group))
+    }
 }
 
 /// An approval that was given.
@@ -214,12 +223,16 @@ impl Core {
                 return Err(nothing_waits());
             }
         }
+        let others =
+            row.given.iter().filter(|given| request.approved.contains(&given.group) && !mine.contains(&given.group));
+        let until = others.map(|given| given.expires_at).chain([usable_until]).min();
         for group in mine {
             if !request.approved.contains(&group) {
                 request.approved.push(group);
             }
         }
         request.approved.sort_unstable();
+        request.usable_until = until.filter(|_| request.is_approved());
         Ok(Approval { request, usable_until })
     }
 
@@ -273,22 +286,26 @@ impl Core {
             return None;
         }
         let digest = hex(&row.digest);
-        let mut approved = Vec::new();
+        let (mut approved, mut until) = (Vec::new(), None);
         for given in &row.given {
             if self.open_approval(row, given, &digest, &opened.subject).await {
                 approved.push(given.group.clone());
+                until = until.into_iter().chain([given.expires_at]).min();
             }
         }
-        Some(Waiting {
+        let mut shown = Waiting {
             digest,
             profile: profile.name().to_owned(),
             what: opened.what,
             groups: opened.groups,
             approved,
+            usable_until: None,
             asked_at: row.asked_at,
             expires_at: row.expires_at,
             yours: in_group && !own,
-        })
+        };
+        shown.usable_until = until.filter(|_| shown.is_approved());
+        Some(shown)
     }
 
     /// Returns whether an approval counts for a request: sealed by us, of this request, by another, and not over.

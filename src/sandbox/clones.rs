@@ -113,6 +113,12 @@ impl Core {
         self.permitted_source(&request.asked, &profile)?;
         let mut warnings = self.foresee_create(grant, request.create).await?;
         warnings.push("the source was not asked: whether it can be reached and copied is not known".to_owned());
+        if !profile.engine.managed() {
+            let name = profile.name();
+            warnings.push(format!(
+                "the disk of profile `{name}`'s server cannot be seen from here: whether a copy fits on it is not known"
+            ));
+        }
         Ok(warnings)
     }
 

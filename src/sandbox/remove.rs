@@ -277,6 +277,7 @@ impl Core {
         match begun {
             BeginDelete::Ours(held, sandbox) => {
                 grant.course.acts();
+                grant.course.is_about(id);
                 self.carry_out_removal(profile, held, &sandbox, barred).await?;
                 Ok(Removal::Gone(sandbox))
             }

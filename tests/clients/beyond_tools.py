@@ -22,7 +22,7 @@ def check(what, condition, seen):
 
 
 async def play(mode):
-    server = StdioServerParameters(command=PROGRAM, args=["mcp"], env={"PGSANDBOX_HOME": HOME})
+    server = StdioServerParameters(command=PROGRAM, args=["mcp", "--toolsets", "all"], env={"PGSANDBOX_HOME": HOME})
     async with Client(server, mode=mode) as client:
         prompts = (await client.list_prompts()).prompts
         names = [prompt.name for prompt in prompts]
@@ -52,7 +52,8 @@ async def play(mode):
             of = f"pgsandbox://{path}/{name}"
             check(f"{path} are listed", of in listed, listed)
             told = json.loads((await client.read_resource(of)).contents[0].text)
-            check(f"one of {path} is read", made["databaseName"] in json.dumps(told), told)
+            # A schema that was digested before is kept as it was then.
+            check(f"one of {path} is read", told.get("handle") == name or made["databaseName"] in json.dumps(told), told)
             template = ResourceTemplateReference(type="ref/resource", uri=f"pgsandbox://{path}/{{{variable}}}")
             completed = await client.complete(template, {"name": variable, "value": name[:4]})
             check(f"a name of {path} is completed", name in completed.completion.values, completed)

@@ -184,9 +184,18 @@ async fn every_group_that_is_demanded_must_approve() {
     let core = ground.core().await;
     let request = Request::new(json!({"source": "prod"}), &["dba", "sec"]);
     let digest = request.make(&core).await.1;
+    let listed = async || core.waiting_approvals(&permit("ana", &[], Impact::Reads)).await.unwrap().0.remove(0);
     assert_eq!(approve(&core, "dora", &["dba", "x"], &digest).await.unwrap(), ["dba"]);
     assert!(!request.make(&core).await.0);
-    assert_eq!(approve(&core, "sam", &["sec"], &digest).await.unwrap(), ["dba", "sec"]);
+    let half = listed().await;
+    assert!(!half.is_approved() && half.usable_until.is_none(), "{half:?}");
+    let given = core.approve(&permit("sam", &["sec"], Impact::Writes), &digest).await.unwrap();
+    assert_eq!(given.request.approved, ["dba", "sec"]);
+    let whole = listed().await;
+    assert!(whole.is_approved() && whole.usable_until < Some(whole.expires_at), "{whole:?}");
+    // It can be used until the first of its approvals is over.
+    assert!(whole.usable_until.is_some_and(|until| until <= given.usable_until), "{whole:?}");
+    assert_eq!(given.request.usable_until, whole.usable_until);
     assert!(request.make(&core).await.0);
 }
 
@@ -297,14 +306,14 @@ async fn one_subject_does_not_fill_the_metadata_and_sees_no_others_requests() {
 }
 
 /// A user of this machine, with a state directory of its own and the profile and the keys of all.
-struct User {
+pub(crate) struct User {
     id: Option<(u32, u32)>,
     variables: Vec<(&'static str, String)>,
     program: PathBuf,
 }
 
 impl User {
-    fn new(id: Option<(u32, u32)>, name: &str, dir: &Path, config: &Value) -> Self {
+    pub(crate) fn new(id: Option<(u32, u32)>, name: &str, dir: &Path, config: &Value) -> Self {
         let file = dir.join(format!("{name}.json"));
         fs::write(&file, config.to_string()).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
@@ -325,14 +334,14 @@ impl User {
         command.stdin(Pipe::null()).current_dir("/").output().unwrap()
     }
 
-    fn call(&self, operation: &str, input: &Value) -> Value {
+    pub(crate) fn call(&self, operation: &str, input: &Value) -> Value {
         let output = self.run(&["tool", operation, "--format", "json", "--input", &input.to_string()]);
         let text = String::from_utf8(output.stdout).unwrap();
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}{}", String::from_utf8_lossy(&output.stderr)))
     }
 }
 
-fn account(name: &str) -> Option<(u32, u32)> {
+pub(crate) fn account(name: &str) -> Option<(u32, u32)> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap();
     let line = passwd.lines().find(|line| line.starts_with(&format!("{name}:")))?.to_owned();
     let mut numbers = line.split(':').skip(2).map(|number| number.parse().unwrap());
@@ -391,8 +400,19 @@ fn two_users_of_a_machine_share_a_profile_and_one_approves_what_the_other_asks()
     let request = &listed["result"]["requests"][0];
     assert_eq!((&request["requestDigest"], &request["yoursToApprove"]), (&json!(digest), &json!(true)), "{listed:#}");
     assert_eq!(request["request"]["subject"], "nobody", "{listed:#}");
+    assert_eq!((&request["state"], request.get("usableUntil")), (&json!("waiting"), None), "{listed:#}");
     let approved = operator.run(&["approve", "--request-digest", digest]);
     assert!(approved.status.success(), "{}", String::from_utf8_lossy(&approved.stdout));
+    let listed = operator.call("list_approvals", &json!({}));
+    let request = &listed["result"]["requests"][0];
+    assert_eq!(request["state"], "approved", "{listed:#}");
+    assert!(
+        request["usableUntil"].is_string() && listed["summary"].as_str().unwrap().starts_with("0 requests waiting")
+    );
+    let shown = operator.run(&["list-approvals", "--format", "text"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let row = shown.lines().nth(2).unwrap_or_default();
+    assert!(row.starts_with(digest) && row.contains("approved") && row.contains("create_database"), "{shown}");
     let other = agent_user.call("create_database", &json!({"nameHint": "approved", "ttlMinutes": 6}));
     assert_eq!(code(&other), "approval_required", "{other:#}");
     // Refused by the core before its first act, it is given back.

@@ -2,9 +2,13 @@
 //!
 //! The source is a server of its own where what it noticed is looked at; elsewhere it is a database beside the sandboxes'.
 
+mod approved;
+mod demanded;
 mod encrypted;
+mod guarded;
 mod hostile;
 mod known;
+mod limited;
 mod masked;
 mod refused;
 mod stopped;
@@ -18,6 +22,7 @@ use std::process::{Command, Stdio as Pipe};
 use serde_json::{Value, json};
 
 use crate::harness::{self, Cluster, block_on};
+use crate::policies::guest::Guest;
 use crate::program::{Cli, Home, Transport};
 
 /// The role that reads sources. Its password has what a URL or a password file could stumble over.
@@ -63,6 +68,16 @@ pub(crate) fn source(cluster: &Cluster, database: &str, options: &str, script: &
 impl Setup {
     /// A program with these sources, each a name, a URL and further keys, on one server.
     pub(crate) fn on(target: &'static Cluster, prefix: &'static str, sources: &[(&str, String, Value)]) -> Self {
+        Self::by(target, &target.superuser_url(), prefix, sources)
+    }
+
+    /// The same by another admin.
+    pub(crate) fn by(
+        target: &'static Cluster,
+        admin_url: &str,
+        prefix: &'static str,
+        sources: &[(&str, String, Value)],
+    ) -> Self {
         let home = Home::fresh();
         let sources: Vec<Value> = sources
             .iter()
@@ -73,7 +88,7 @@ impl Setup {
             })
             .collect();
         let config = json!({
-            "profiles": [{"name": "local", "adminUrl": target.superuser_url(), "databasePrefix": prefix}],
+            "profiles": [{"name": "local", "adminUrl": admin_url, "databasePrefix": prefix}],
             "sources": sources,
         });
         let path = home.path().join("config.json");
@@ -90,7 +105,17 @@ impl Setup {
 
     /// The same with settings of the `clone-source` policy.
     pub(crate) fn under(self, settings: &str) -> Self {
-        let text = crate::obligations::policies_with("clone-source", &format!("settings = {settings}\n"));
+        self.policies(&crate::obligations::policies_with("clone-source", &format!("settings = {settings}\n")))
+    }
+
+    /// The same with a policy beside the bundled ones.
+    pub(crate) fn beside(self, guest: &Guest) -> Self {
+        fs::write(self.home.path().join("guest.wasm"), guest.component()).unwrap();
+        let entry = format!("[[policy]]\nname = \"{}\"\nsource = \"./guest.wasm\"\n", guest.name);
+        self.policies(&format!("{}{entry}", crate::obligations::policies_with("clone-source", "")))
+    }
+
+    fn policies(self, text: &str) -> Self {
         let file = self.home.path().join("policies.toml");
         fs::write(&file, text).unwrap();
         let path = self.home.path().join("config.json");

@@ -48,6 +48,7 @@ mod program;
 mod round_trips;
 mod scenarios;
 mod schema;
+mod shown;
 mod sql;
 mod states;
 mod surface;

@@ -195,6 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn a_program_of_the_repositorys_own_environment_is_proposed_from_there() {
+        let found = survey(&[("alembic.ini", ""), (".venv/bin/alembic", ""), ("manage.py", "")]);
+        let migrations = commands(&found, Purpose::Migration);
+        assert_eq!(migrations, [".venv/bin/alembic upgrade head", "python manage.py migrate"]);
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("venv/bin")).unwrap();
+        fs::write(dir.path().join("manage.py"), "").unwrap();
+        symlink("/usr/bin/python3", dir.path().join("venv/bin/python")).unwrap();
+        let found = Survey::of(&Repo::open(dir.path().to_str().unwrap(), &Grounds::default()).unwrap());
+        assert_eq!(commands(&found, Purpose::Migration), ["venv/bin/python manage.py migrate"]);
+    }
+
+    #[test]
     fn what_is_malformed_is_a_warning_and_the_rest_is_found() {
         let long = "#".repeat(FILE_BYTES_MAX + 1);
         let found = survey(&[

@@ -4,6 +4,7 @@ use rustix::fs::FileType;
 
 use super::{Proposal, Purpose, Survey};
 use crate::command::Repo;
+use crate::model::place_in_text;
 
 /// The most scripts or targets that are looked at.
 const NAMES_MAX: usize = 500;
@@ -111,6 +112,23 @@ const TOOLS: &[Tool] = &[
     Tool { name: "atlas", files: &["atlas.hcl"], migrate: &["atlas", "migrate", "apply"], seed: &[], variable: None },
 ];
 
+/// Where a repository's own Python programs are, each as its package made it.
+const OWN_PROGRAMS: [&str; 2] = [".venv/bin", "venv/bin"];
+
+/// Returns a command with the repository's own program in place of one that would be looked for elsewhere.
+fn with_own_program(repo: &Repo, command: &[&str]) -> Vec<String> {
+    let mut words: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+    let Some(program) = words.first_mut().filter(|program| !program.contains('/')) else { return words };
+    let is_in = |dir: &&&str| {
+        // The interpreter is a link to the one that it was made from.
+        [FileType::RegularFile, FileType::Symlink].into_iter().any(|kind| repo.names(dir, kind).contains(program))
+    };
+    if let Some(dir) = OWN_PROGRAMS.iter().find(is_in) {
+        *program = format!("{dir}/{program}");
+    }
+    words
+}
+
 /// Finds tools and proposes commands, those of the repository's own making first.
 pub(super) fn find(repo: &Repo, survey: &mut Survey) {
     package_json(repo, survey);
@@ -118,8 +136,8 @@ pub(super) fn find(repo: &Repo, survey: &mut Survey) {
     for tool in TOOLS {
         let Some(file) = tool.files.iter().find(|file| survey.is_file(repo, file)) else { continue };
         found(survey, tool.name, file);
-        propose(survey, Purpose::Migration, tool.migrate, file);
-        propose(survey, Purpose::Seed, tool.seed, file);
+        propose(survey, Purpose::Migration, &with_own_program(repo, tool.migrate), file);
+        propose(survey, Purpose::Seed, &with_own_program(repo, tool.seed), file);
         survey.url_names.extend(tool.variable.map(str::to_owned));
     }
     by_contents(repo, survey);
@@ -185,11 +203,8 @@ fn package_json(repo: &Repo, survey: &mut Survey) {
     let package: serde_json::Value = match serde_json::from_str(&text) {
         Ok(package) => package,
         Err(error) => {
-            return survey.warnings.push(format!(
-                "`{FILE}` is not JSON: look at line {} column {}",
-                error.line(),
-                error.column()
-            ));
+            let place = place_in_text(error.line(), error.column());
+            return survey.warnings.push(format!("`{FILE}` is not JSON: look at {place}"));
         }
     };
     let locks = [("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun")];

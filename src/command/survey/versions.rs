@@ -5,6 +5,7 @@ use rustix::fs::FileType;
 use super::Survey;
 use super::yaml::{self, Node};
 use crate::command::Repo;
+use crate::model::place_in_text;
 
 /// Versions that a tag can mean.
 const MAJORS: std::ops::RangeInclusive<u16> = 9..=99;
@@ -158,11 +159,10 @@ fn devcontainer(repo: &Repo, survey: &mut Survey) {
                     image(file, "image", Some(&Node::Scalar(says.to_owned())), survey);
                 }
             }
-            Err(error) => survey.warnings.push(format!(
-                "`{file}` is not JSON: look at line {} column {}",
-                error.line(),
-                error.column()
-            )),
+            Err(error) => {
+                let place = place_in_text(error.line(), error.column());
+                survey.warnings.push(format!("`{file}` is not JSON: look at {place}"));
+            }
         }
     }
 }

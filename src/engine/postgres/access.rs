@@ -95,6 +95,17 @@ pub(super) async fn catalogue_session(
     again.map_err(|e| e.within(&server.settings().profile, &credentials.user))
 }
 
+/// Opens a second session of the kind, if one is to be had at once.
+pub(super) async fn second_catalogue_session(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    access: CredentialAccess,
+) -> Option<AdminSession> {
+    let reach = server.reach().await.ok()?;
+    let major = server.info().await.ok()?.major;
+    log_in(&reach, &credentials(spec, access), &spec.names.database, major).await.ok()
+}
+
 /// Logs in as a sandbox's role, to any database.
 pub(super) async fn log_in(
     reach: &Reach,

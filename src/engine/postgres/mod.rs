@@ -24,7 +24,7 @@ mod wire;
 pub use admin::AdminSession;
 pub use catalog::CatalogueSession;
 pub use dump::{
-    CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DumpJob, Dumped, InFile, Mask, MaskWith, RestoreJob,
+    CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DemandedMask, DumpJob, Dumped, InFile, Mask, MaskWith, RestoreJob,
     Restored, TableName, TableRows, Wanted,
 };
 pub use endpoint::{Endpoint, Host, StartupOptions};

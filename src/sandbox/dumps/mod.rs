@@ -113,6 +113,7 @@ impl Core {
             self.find_export(&grant, &request).await
         };
         let (profile, template, room) = grant.course.refusing(looked.await)?;
+        grant.course.is_about(template.sandbox.id);
         let core = self.clone();
         self.detached(async move {
             let course = &grant.course;
@@ -143,6 +144,7 @@ impl Core {
                 Err(error) => return course.refusing(Err(error.into())),
             };
             course.acts();
+            course.is_about(row.id);
             let mut spec = bare_spec(&row, random_password()?, random_password()?);
             spec.contents = beginning.contents;
             let work = Work { profile: Arc::clone(&profile), held, spec, anew: false };
@@ -238,6 +240,7 @@ impl Core {
             Err(error) => return course.refusing(Err(error.into())),
         };
         course.acts();
+        course.is_about(row.id);
         // Nobody is told them, and they end before it is ready.
         let mut spec = bare_spec(&row, random_password()?, random_password()?);
         spec.contents = beginning.contents;

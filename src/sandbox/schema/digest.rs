@@ -16,7 +16,7 @@ const FINGERPRINT_DIGITS: usize = 16;
 /// The length of what a kept digest's handle tells of its checksum.
 const HANDLE_DIGITS: usize = 24;
 /// What a handle begins with.
-const HANDLE_HEAD: &str = "digest-";
+pub const HANDLE_HEAD: &str = "digest-";
 
 /// What is known of a schema without its texts.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Schema, S
 
 pub use diff::{AttributeChange, Change, ChangeKind, compare, compare_fingerprints, in_a_line};
 pub(super) use digest::hex;
-pub use digest::{DIGEST_VERSION, SchemaDigest, is_checksum, is_handle};
+pub use digest::{DIGEST_VERSION, HANDLE_HEAD, SchemaDigest, is_checksum, is_handle};
 pub use files::{
     KeptSchema, NOTES_BYTES_MAX, Origin, SNAPSHOT_BYTES_MAX, SNAPSHOT_NAME_CHARS_MAX, SNAPSHOTS_MAX, SchemaFacts,
     snapshot_name_fault,

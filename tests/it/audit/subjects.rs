@@ -5,6 +5,7 @@ use std::fs;
 use pgsandbox::model::{Mode, Obligation};
 use serde_json::{Value, json};
 
+use crate::crash::query;
 use crate::hostile::code;
 use crate::obligations::{demanding, home_with_policy_file, write_policies};
 use crate::program::{Cli, Home, Stdio, Transport};
@@ -49,6 +50,20 @@ fn a_line_names_every_sandbox_that_the_call_is_about() {
     assert_eq!(call("reset_database", json!({"databaseId": three})).1, made);
     assert_eq!(of(call("delete_template", json!({"templateName": "t"}))), (Value::Null, made));
     assert!(stdio.finish().success());
+
+    // By a program that ends after one call: no upkeep is faster.
+    let over = format!(
+        "update pgsandbox.sandboxes set expires_at = now() - interval '1 second' where id in ('{one}', '{two}')"
+    );
+    query(&home, &over);
+    let cleaned = Cli::new(&home).call("cleanup_expired", &json!({}));
+    let line = closed(&home, &cleaned);
+    let sorted = |list: &Value| {
+        let mut ids: Vec<String> = list.as_array().unwrap().iter().map(ToString::to_string).collect();
+        ids.sort();
+        ids
+    };
+    assert_eq!((line.get("target"), sorted(&line["others"])), (None, sorted(&json!([one, two]))), "{cleaned:#}");
 }
 
 #[test]

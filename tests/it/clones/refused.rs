@@ -61,9 +61,12 @@ fn extensions_that_cannot_be_made_here_are_named_and_can_be_left_out() {
     setup.refused(json!({"source": "untrusted"}), "extension_not_allowed", "`pg_buffercache`");
     let without = json!({"source": "needed", "excludeSourceExtensions": ["hstore"]});
     setup.refused(without, "restore_incompatible", "table `t` of source `needed` cannot be restored");
+    let unknown = json!({"source": "needed", "excludeSourceExtensions": ["hstore", "hstroe"]});
+    let error = setup.refused(unknown, "invalid_extensions", "no extension `hstroe`");
+    assert_eq!(error["allowed"], json!(["hstore"]));
     let result = setup.cloned(json!({"source": "extended", "excludeSourceExtensions": ["postgres_fdw"]}));
     assert_eq!(result["excludedSourceExtensions"], json!(["postgres_fdw"]));
-    assert!(result["leftOut"].to_string().contains("1 foreign tables"), "{result:#}");
+    assert!(result["leftOut"].to_string().contains("1 foreign table"), "{result:#}");
     assert_eq!(setup.rows(&result["databaseName"], "SELECT v::text FROM near"), [["7"]]);
     assert_eq!(setup.rows(&result["databaseName"], "SELECT count(*)::text FROM pg_foreign_server"), [["0"]]);
 }

@@ -57,7 +57,7 @@ fn check(source_cluster: &Cluster, target: &'static Cluster, prefix: &'static st
         Some(&*source_cluster.major.to_string())
     );
     assert_eq!(result["installedExtensions"], json!(["citext", "pg_trgm"]));
-    assert_eq!(result["leftOut"], json!(["1 event triggers", "1 subscriptions", "1 publications"]));
+    assert_eq!(result["leftOut"], json!(["1 event trigger", "1 subscription", "1 publication"]));
     let found = &result["verification"];
     assert_eq!(
         (&found["tables"], &found["rows"], &found["rowsCounted"]),
@@ -120,6 +120,39 @@ fn everything_comes_over_to_a_newer_major() {
     };
     let quiet = harness::own_cluster_with("-c autovacuum=off");
     check(&quiet, newer, "clonenewer");
+}
+
+#[test]
+fn a_source_of_more_objects_than_a_pipe_holds_names_comes_over() {
+    let cluster = harness::cluster();
+    let script = "DO $$ BEGIN FOR n IN 1..1200 LOOP EXECUTE format('CREATE DOMAIN %I AS int', rpad('d' || n, 63, 'x')); END LOOP; END $$;
+        CREATE TABLE t (v text); INSERT INTO t SELECT repeat('x', 1000) FROM generate_series(1, 1000)";
+    source(cluster, "many_objects", "", script);
+    let setup = Setup::on(cluster, "clonemany", &[("many", reader_url(cluster, "many_objects"), json!({}))]);
+    let result = setup.cloned(json!({"source": "many", "timeoutSeconds": 60}));
+    assert_eq!(result["verification"]["rows"], 1000);
+    let domains = "SELECT count(*)::text FROM pg_type WHERE typtype = 'd' AND typnamespace = 'public'::regnamespace";
+    assert_eq!(setup.rows(&result["databaseName"], domains), [["1200"]]);
+}
+
+#[test]
+fn a_copy_has_statistics_of_every_table_whatever_kind_it_is() {
+    let cluster = harness::cluster();
+    let script = "CREATE TABLE parent (v int); CREATE TABLE child () INHERITS (parent);
+        CREATE TABLE parts (v int) PARTITION BY LIST (v);
+        CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1) PARTITION BY LIST (v);
+        CREATE TABLE parts_1_1 PARTITION OF parts_1 FOR VALUES IN (1);
+        INSERT INTO parent VALUES (1), (2); INSERT INTO child VALUES (3); INSERT INTO parts VALUES (1);
+        CREATE MATERIALIZED VIEW seen AS SELECT v FROM public.parent;
+        DO $$ BEGIN FOR n IN 1..20 LOOP EXECUTE format('CREATE TABLE t%s AS SELECT 1 AS v', n); END LOOP; END $$";
+    source(cluster, "statistics_of", "", script);
+    let setup = Setup::on(cluster, "clonestat", &[("s", reader_url(cluster, "statistics_of"), json!({}))]);
+    let result = setup.cloned(json!({"source": "s"}));
+    let without = "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'm') \
+        AND NOT EXISTS (SELECT FROM pg_stats s WHERE s.schemaname = 'public' AND s.tablename = c.relname)";
+    assert_eq!(setup.rows(&result["databaseName"], without), Vec::<Vec<String>>::new());
+    let found = &result["verification"];
+    assert_eq!((&found["tables"], &found["rows"]), (&json!(25), &json!(24)), "{found:#}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ async fn a_sandbox_in_use_by_calls_is_forked_kept_and_reset() {
     let foreign = cluster.connect(&info.user, password.expose(), &info.database).await.unwrap();
     let busy = fork(&core, &source).await.unwrap_err();
     assert_eq!(busy.code, Code::Busy, "{busy}");
-    assert!(busy.message.contains("1 other sessions"), "{busy}");
+    assert!(busy.message.contains("1 other session"), "{busy}");
     drop(foreign);
     // So is a call that does not end.
     let under_way = session(source.id).await;

@@ -85,6 +85,21 @@ fn of_five_thousand_tables_a_page_is_told_and_all_are_counted() {
         input["databaseId"] = json!(id);
         refused(&mut server, operation, &input, "invalid_arguments");
     }
+    // What is not there is no empty success; of what may be there later a digest can be made.
+    let error =
+        refused(&mut server, "describe_schema", &json!({"databaseId": id, "table": "many.t17"}), "undefined_table");
+    assert!(error["hint"].as_str().unwrap().contains("give its schema in `schema`"), "{error:#}");
+    for (operation, part) in
+        [("schema_digest", json!({"table": "later"})), ("describe_schema", json!({"schema": "later"}))]
+    {
+        let mut input = part;
+        input["databaseId"] = json!(id);
+        let reply = server.call(operation, &input);
+        assert!(reply["warnings"].to_string().contains("nothing is there of"), "{reply:#}");
+    }
+    let unkept = json!({"databaseId": id, "baseDigest": "digest-nosuch"});
+    let error = refused(&mut server, "schema_diff", &unkept, "invalid_base_digest");
+    assert!(error["message"].as_str().unwrap().contains("no digest is kept"), "{error:#}");
 }
 
 #[test]

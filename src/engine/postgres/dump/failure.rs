@@ -130,7 +130,7 @@ fn of_target(reported: &Reported, entry: Option<&Entry>, job: &CloneJob) -> Fail
         let text = format!("{what} of {shown} was not restored (SQLSTATE {state}); everything begun was removed");
         return with_state(Failure::new(code, text).hint(hint), state);
     }
-    let masked = !job.options.masks.is_empty();
+    let masked = job.plan().is_ok_and(|plan| !plan.masks.is_empty());
     let failure = match state {
         "42501" => cannot("only a superuser may make it, which the sandbox's owner is not")
             .hint("leave its extension out by `excludeSourceExtensions`, or have the source's owner drop the object"),

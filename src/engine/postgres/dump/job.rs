@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::known;
+use super::{Begun, known};
 use crate::engine::EngineError;
 use crate::engine::postgres::PostgresUrl;
 use crate::model::{Code, Failure, Progress};
@@ -31,6 +31,7 @@ pub struct CloneJob {
     pub progress: Arc<dyn Progress>,
     pub(super) plan: OnceLock<ClonePlan>,
     pub(super) report: OnceLock<CloneReport>,
+    begun: Mutex<Option<Begun>>,
 }
 
 impl std::fmt::Debug for CloneJob {
@@ -50,6 +51,8 @@ pub struct CloneOptions {
     pub exclude_table_data: Vec<TableName>,
     /// Columns whose values are replaced.
     pub masks: Vec<Mask>,
+    /// Columns of which policies demand that nothing is shown, where the source has them.
+    pub demanded: Vec<DemandedMask>,
     /// Extensions of the source that may be made here.
     pub allowed_extensions: Vec<String>,
     /// The most bytes that the source may have.
@@ -76,6 +79,17 @@ pub struct Mask {
     pub column: String,
     /// By what.
     pub with: MaskWith,
+}
+
+/// One column of which policies demand that nothing is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DemandedMask {
+    /// The table.
+    pub table: TableName,
+    /// The column.
+    pub column: String,
+    /// The policies, the first of them first.
+    pub policies: Vec<String>,
 }
 
 /// By what a column's values are replaced. NULL stays NULL but for a constant.
@@ -121,6 +135,8 @@ pub struct ClonePlan {
     pub(super) without_rows: BTreeSet<TableName>,
     pub(super) foreign_servers: bool,
     pub(super) event_triggers: bool,
+    /// What is replaced: what the caller wants, and what policies demand.
+    pub(super) masks: Vec<Mask>,
     pub(super) columns: Vec<super::mask::Column>,
     pub(super) tools: Option<super::tools::Tools>,
 }
@@ -164,8 +180,8 @@ impl CloneJob {
         progress: Arc<dyn Progress>,
     ) -> Self {
         let deadline = Instant::now() + time;
-        let (plan, report) = (OnceLock::new(), OnceLock::new());
-        Self { source, shown, options, deadline, time, cancel, progress, plan, report }
+        let (plan, report, begun) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        Self { source, shown, options, deadline, time, cancel, progress, plan, report, begun }
     }
 
     /// Returns what was found out about the source.
@@ -186,6 +202,19 @@ impl CloneJob {
     /// Returns how long is left.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    pub(super) fn keep_begun(&self, begun: Begun) {
+        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+    }
+
+    pub(super) fn take_begun(&self) -> Option<Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends what was begun: the source is let go, and no file stays.
+    pub(in crate::engine::postgres) fn give_up(&self) {
+        drop(self.take_begun());
     }
 
     /// Returns the failure of a job whose time is over.

@@ -236,7 +236,7 @@ async fn write_unbounded(
     let facts = facts(server, spec).await?;
     let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
-    let source = Relay::listen(&work, SOURCE_SOCKET, preflight::login(job, info.major, plan.address), 1)?;
+    let source = Relay::listen(&work, SOURCE_SOCKET, preflight::login(job, plan.source_major, plan.address), 1)?;
     let programs = Programs::prepare(&work, user, job, &plan, spec)?;
     work.give_away()?;
     let file = dump.file.try_clone().map_err(system("write a dump"))?;

@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use tokio_postgres::types::{ToSql, Type};
 
-use super::job::{CloneJob, ClonePlan, Mask, MaskWith, TableName};
+use super::job::{CloneJob, ClonePlan, DemandedMask, Mask, MaskWith, TableName};
 use super::known;
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, ident, refused_unquoted};
-use crate::model::{Code, Failure};
+use crate::model::{Code, Failure, ObligationKind};
 
 /// Where the keys are while values are replaced.
 const KEYS: &str = "CREATE TEMPORARY TABLE pgsandbox_mask ON COMMIT DROP AS SELECT \
@@ -27,6 +27,9 @@ const HOLDERS: &str = "WITH RECURSIVE t (oid) AS (SELECT c.oid FROM pg_catalog.p
      UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN t ON i.inhparent = t.oid) \
      SELECT n.nspname::text, c.relname::text, c.relpersistence = 'p' FROM t JOIN pg_catalog.pg_class c ON c.oid = t.oid \
      JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'";
+
+/// How strict a mask is that leaves nothing of the values.
+const STRICTEST: u8 = 2;
 
 /// A column that is to be masked, as the source's catalogue has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +106,12 @@ impl Column {
             ),
             MaskWith::Constant(_) | MaskWith::Null | MaskWith::Hash | MaskWith::Fake => None,
         }
+    }
+
+    /// Returns by what the column is replaced so that as little as can be is left of its values; `None` if it cannot be.
+    /// What is NULL says nothing. What may not be is told apart from other values, and no more.
+    pub(super) fn strictest(&self) -> Option<MaskWith> {
+        [MaskWith::Null, MaskWith::Hash, MaskWith::Fake].into_iter().find(|with| self.fault(with).is_none())
     }
 
     /// Returns the expression of the new value; a constant is the statement's parameter.
@@ -228,7 +237,7 @@ pub(super) async fn apply(
     session.batch_execute("BEGIN").await.map_err(&failed)?;
     session.batch_execute(KEYS).await.map_err(&failed)?;
     let mut tables: BTreeSet<&TableName> = BTreeSet::new();
-    for mask in &job.options.masks {
+    for mask in &plan.masks {
         let column = column_of(plan, mask)?;
         job.progress.report(999, 1000, "masking");
         tables.insert(&mask.table);
@@ -279,6 +288,58 @@ fn unmasked(mask: &Mask, state: &str, job: &CloneJob) -> EngineError {
         .hint("choose a mask whose values fit the column's type and constraints; everything begun was removed");
     failure.detail_mut().sqlstate = Some(state.to_owned());
     known(failure)
+}
+
+/// Adds what policies demand of a column to what is masked, and says what was added. What the caller wants stays where it
+/// leaves as little of the values.
+pub(super) fn demand(
+    masks: &mut Vec<Mask>,
+    column: &Column,
+    demanded: &DemandedMask,
+) -> Result<Option<String>, EngineError> {
+    let name = format!("column `{}` of `{}`", column.name.escape_default(), column.table);
+    let own = masks.iter_mut().find(|mask| mask.table == column.table && mask.column == column.name);
+    if own.as_ref().is_some_and(|own| strictness(&own.with) == STRICTEST) {
+        return Ok(None);
+    }
+    let Some(with) = column.strictest() else {
+        let text = format!("{name} is to be masked, and can be by nothing but a constant");
+        let hint = "give it a `mask` with `constant`, or leave the rows out: `schemaOnly`";
+        let hint = if column.computed { "leave the rows out: `schemaOnly`, or use another source" } else { hint };
+        return Err(unmet(demanded, text, hint));
+    };
+    let by = demanded.policies.join("`, `");
+    match own {
+        Some(own) if strictness(&own.with) >= strictness(&with) => Ok(None),
+        Some(own) => {
+            let said =
+                format!("{name} is masked by `{}` and not by `{}`, as `{by}` demands", word(&with), word(&own.with));
+            own.with = with;
+            Ok(Some(said))
+        }
+        None => {
+            let said = format!("{name} is masked by `{}`, as `{by}` demands", word(&with));
+            masks.push(Mask { table: column.table.clone(), column: column.name.clone(), with });
+            Ok(Some(said))
+        }
+    }
+}
+
+/// The failure of a mask that policies demand and that cannot be had.
+pub(super) fn unmet(demanded: &DemandedMask, text: String, hint: &str) -> EngineError {
+    let mut failure = Failure::new(Code::ObligationUnmet, text).hint(hint);
+    let policy = demanded.policies.first().cloned().unwrap_or_default();
+    failure.policy = Some((policy, ObligationKind::Mask.as_str().to_owned()));
+    known(failure)
+}
+
+/// How little of the values is left: nothing; that equal ones were equal; their shape as well.
+fn strictness(with: &MaskWith) -> u8 {
+    match with {
+        MaskWith::Null | MaskWith::Constant(_) => STRICTEST,
+        MaskWith::Hash => 1,
+        MaskWith::Fake => 0,
+    }
 }
 
 /// Finds what the source says of a column to be masked.

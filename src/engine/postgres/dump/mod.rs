@@ -20,16 +20,17 @@ mod tools;
 mod withheld;
 mod workdir;
 
+use std::fs::File;
 use std::sync::Arc;
 
 use tokio::time::sleep_until;
 
-pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, Mask, MaskWith, TableName, TableRows};
+pub use job::{CloneJob, CloneOptions, ClonePlan, CloneReport, DemandedMask, Mask, MaskWith, TableName, TableRows};
 pub use kept::{Compare, DumpJob, Dumped, InFile, RestoreJob, Restored, Wanted};
 
 use self::archive::Filter;
 use self::failure::Side;
-use self::program::{Programs, Restore};
+use self::program::{Programs, Purpose, Restore, Running};
 use self::relay::Relay;
 use self::workdir::WorkDir;
 use super::access;
@@ -47,6 +48,59 @@ const TARGET_SOCKET: u16 = 2;
 
 /// How often the archive is restored from at most: what comes before the masks, and what comes after.
 const RESTORES_MAX: u32 = 2;
+
+/// A copy that has begun: the source is being read, and what it says waits for the sandbox's database.
+#[derive(Debug)]
+pub(super) struct Begun {
+    // In the order in which they end: the programs, their connections, their files.
+    dump: Running,
+    way: Way,
+    source: Relay,
+    target: Relay,
+    programs: Programs,
+    _work: WorkDir,
+}
+
+/// Which way a dump goes.
+#[derive(Debug)]
+enum Way {
+    /// Into this restore, which does not connect before it is given something.
+    Streams(Running),
+    /// Into an archive, of which what is on a list is restored: something is left out or masked.
+    Kept { archive: File, list: File },
+}
+
+/// Begins to read the source, while the sandbox's database is being made.
+pub(super) async fn begin(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
+    let begun = stoppable(job, begin_unbounded(server, spec, job)).await?;
+    job.keep_begun(begun);
+    Ok(())
+}
+
+async fn begin_unbounded(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    job: &CloneJob,
+) -> Result<Begun, EngineError> {
+    let plan = job.plan()?;
+    let user = tools::user(server)?;
+    let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
+    let source = Relay::listen(&work, SOURCE_SOCKET, preflight::login(job, plan.source_major, plan.address), 1)?;
+    let owner = access::owner_login(server, spec).await?;
+    let target = Relay::listen(&work, TARGET_SOCKET, owner, RESTORES_MAX)?;
+    let programs = Programs::prepare(&work, user, job, plan, spec)?;
+    let streams = Filter::of(plan).is_empty() && plan.masks.is_empty();
+    let files = if streams { None } else { Some((work.file("archive")?, work.file("list")?)) };
+    work.give_away()?;
+    let failed = |broken| failure::of(&broken, Some(&source), Some(&target), job);
+    let purpose = if streams { Purpose::Stream } else { Purpose::Keep };
+    let dump = programs.dump(purpose).await.map_err(failed)?;
+    let way = match files {
+        Some((archive, list)) => Way::Kept { archive, list },
+        None => Way::Streams(programs.restore_streamed().await.map_err(failed)?),
+    };
+    Ok(Begun { dump, way, source, target, programs, _work: work })
+}
 
 /// Copies the source into the sandbox's database, masked. Stops when the job is cancelled or its time is over.
 pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
@@ -80,26 +134,24 @@ async fn stoppable<T>(job: &CloneJob, work: impl Future<Output = Result<T, Engin
 
 async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
     let plan = job.plan()?;
-    let user = tools::user(server)?;
-    let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
-    let source = Relay::listen(&work, SOURCE_SOCKET, preflight::login(job, plan.source_major, plan.address), 1)?;
-    let owner = access::owner_login(server, spec).await?;
-    let target = Relay::listen(&work, TARGET_SOCKET, owner, RESTORES_MAX)?;
-    let programs = Programs::prepare(&work, user, job, plan, spec)?;
-    let filter = Filter::of(plan);
-    if filter.is_empty() && job.options.masks.is_empty() {
-        work.give_away()?;
-        let outcome = programs.stream(job).await;
-        return failure::judge(outcome, Some(&source), Some(&target), job);
-    }
-    let (archive, list) = (work.file("archive")?, work.file("list")?);
-    work.give_away()?;
+    let begun = match job.take_begun() {
+        Some(begun) => begun,
+        None => begin_unbounded(server, spec, job).await?,
+    };
+    // The last one named ends first.
+    let Begun { _work, programs, target, source, way, dump } = begun;
     let (from, into) = (Some(&source), Some(&target));
-    failure::judge(programs.dump_to(&archive, job).await, from, into, job)?;
-    let kept = filter.apply(programs.list(&archive).await.map_err(|broken| failure::of(&broken, from, into, job))?);
-    program::write(&list, &kept)?;
+    let (archive, list) = match way {
+        Way::Streams(restore) => {
+            return failure::judge(programs.stream(dump, restore, job).await, from, into, job);
+        }
+        Way::Kept { archive, list } => (archive, list),
+    };
+    failure::judge(programs.keep(dump, &archive, job).await, from, into, job)?;
+    let listed = programs.list(&archive).await.map_err(|broken| failure::of(&broken, from, into, job))?;
+    program::write(&list, &Filter::of(plan).apply(listed))?;
     let restore = |part| programs.restore(&archive, part);
-    if job.options.masks.is_empty() {
+    if plan.masks.is_empty() {
         return failure::judge(restore(Restore::All).await, from, into, job);
     }
     failure::judge(restore(Restore::BeforeMasks).await, from, into, job)?;

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::job::{CloneJob, ClonePlan, TableName};
+use super::job::{CloneJob, ClonePlan, DemandedMask, TableName};
 use super::mask::{self, Column};
 use super::{collation, identity, known, tools};
+use crate::engine::postgres::managed;
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::engine::postgres::startup::{APPLICATION_NAME, Purpose, startup_options};
 use crate::engine::postgres::{
@@ -47,6 +48,21 @@ pub(in crate::engine::postgres) async fn preflight(
 }
 
 async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -> Result<ClonePlan, EngineError> {
+    // Meanwhile the programs say their versions.
+    let (plan, found) = tokio::join!(ask_source(info, job), managed::dump_tools(&server.settings().tools));
+    let mut plan = plan?;
+    if let Some(locale) = &plan.source_locale {
+        let difference = collation::difference(server, locale).await?;
+        plan.warnings.extend(difference);
+    }
+    choose_extensions(server, info, job, &mut plan).await?;
+    fits(server, job, &plan)?;
+    plan.tools = Some(tools::choose(&found, plan.source_major, info.major)?);
+    Ok(plan)
+}
+
+/// Asks the source everything there is to know before its copy.
+async fn ask_source(info: &ServerInfo, job: &CloneJob) -> Result<ClonePlan, EngineError> {
     let mut asking = Asking::open(job).await?;
     let mut plan = ClonePlan::default();
     asking.server(&mut plan, info).await?;
@@ -57,19 +73,15 @@ async fn look(server: &Arc<PostgresServer>, info: &ServerInfo, job: &CloneJob) -
     asking.extensions(&mut plan).await?;
     asking.others(&mut plan).await?;
     for mask in &job.options.masks {
-        asking.column(&mut plan, mask).await?;
+        asking.column(&mut plan, &mask.table, &mask.column).await?;
         if let Some(failure) = mask::column_of(&plan, mask)?.fault(&mask.with) {
             return Err(known(failure));
         }
     }
-    drop(asking);
-    if let Some(locale) = &plan.source_locale {
-        let difference = collation::difference(server, locale).await?;
-        plan.warnings.extend(difference);
+    plan.masks.clone_from(&job.options.masks);
+    for demanded in &job.options.demanded {
+        asking.demanded(&mut plan, demanded).await?;
     }
-    choose_extensions(server, info, job, &mut plan).await?;
-    fits(server, job, &plan)?;
-    plan.tools = Some(tools::find(server, plan.source_major, info.major).await?);
     Ok(plan)
 }
 
@@ -268,7 +280,14 @@ impl<'a> Asking<'a> {
                 plan.extensions.push((name.clone(), schema.clone()));
             }
         }
-        Ok(())
+        let missing = |name: &&String| name.as_str() != "plpgsql" && !plan.excluded_extensions.contains(name);
+        let Some(missing) = self.job.options.exclude_extensions.iter().find(missing) else { return Ok(()) };
+        let shown: String = missing.chars().take(80).flat_map(char::escape_default).collect();
+        let there = plan.excluded_extensions.iter().chain(plan.extensions.iter().map(|(name, _)| name)).cloned();
+        Err(known(
+            Failure::new(Code::InvalidExtensions, format!("the source has no extension `{shown}` to leave out"))
+                .allowed(there),
+        ))
     }
 
     /// Finds what is never copied, and how much there is.
@@ -300,13 +319,16 @@ impl<'a> Asking<'a> {
             plan.foreign_tables.push(TableName { schema: schema.clone(), table: table.clone() });
         }
         let counted = [
-            (count(0), "event triggers"),
-            (count(1), "foreign data wrappers with their servers and user mappings"),
-            (plan.foreign_tables.len() as u64, "foreign tables"),
-            (count(2), "subscriptions"),
-            (count(3), "publications"),
+            (count(0), "event trigger", ""),
+            (count(1), "foreign data wrapper", " with servers and user mappings"),
+            (plan.foreign_tables.len() as u64, "foreign table", ""),
+            (count(2), "subscription", ""),
+            (count(3), "publication", ""),
         ];
-        let left_out = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+        let left_out = counted
+            .iter()
+            .filter(|(count, ..)| *count > 0)
+            .map(|(count, what, with)| format!("{}{with}", crate::model::counted(count, what, &format!("{what}s"))));
         plan.left_out.extend(left_out);
         if count(5) > 0 && !self.job.options.schema_only {
             plan.left_out.push(format!("the rows of {} unlogged tables, which a standby does not have", count(5)));
@@ -344,14 +366,35 @@ impl<'a> Asking<'a> {
         Ok(())
     }
 
-    async fn column(&mut self, plan: &mut ClonePlan, mask: &super::job::Mask) -> Result<(), EngineError> {
-        let sql = "SELECT format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory, a.attnotnull::text, \
+    /// Adds what policies demand to be masked. What the source does not have shows nothing.
+    async fn demanded(&mut self, plan: &mut ClonePlan, demanded: &DemandedMask) -> Result<(), EngineError> {
+        let DemandedMask { table, column, .. } = demanded;
+        let found = |plan: &ClonePlan| plan.columns.iter().find(|c| c.table == *table && c.name == *column).cloned();
+        if found(plan).is_none() {
+            self.column(plan, table, column).await?;
+        }
+        if let Some(found) = found(plan) {
+            plan.warnings.extend(mask::demand(&mut plan.masks, &found, demanded)?);
+            return Ok(());
+        }
+        let sql = "SELECT 1::text FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
+                   WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = $3 AND c.relkind IN ('v', 'm')";
+        let names = [&table.schema, &table.table, column].map(|name| Param::Text(name.clone()));
+        if self.ask(sql, &names).await?.is_empty() {
+            return Ok(());
+        }
+        let text = format!("`{table}` is a view, of which nothing can be masked but what it is made from");
+        Err(mask::unmet(demanded, text, "an operator can let the policy name the columns of tables"))
+    }
+
+    async fn column(&mut self, plan: &mut ClonePlan, table: &TableName, column: &str) -> Result<(), EngineError> {
+        let sql = "SELECT format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory, (a.attnotnull OR t.typnotnull)::text, \
                    (a.attgenerated <> '' OR a.attidentity <> '')::text, a.atttypmod::text, t.typbasetype::text \
                    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace \
                    JOIN pg_type t ON t.oid = a.atttypid JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END \
                    WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = $3 AND c.relkind IN ('r', 'p') \
                    AND a.attnum > 0 AND NOT a.attisdropped";
-        let names = [&mask.table.schema, &mask.table.table, &mask.column].map(|name| Param::Text(name.clone()));
+        let names = [&table.schema, &table.table, column].map(|name| Param::Text(name.to_owned()));
         for row in self.ask(sql, &names).await? {
             let [Some(declared), Some(base), Some(category), not_null, computed, modifier, _] = row.as_slice() else {
                 continue;
@@ -362,8 +405,8 @@ impl<'a> Asking<'a> {
                 _ => modifier,
             };
             plan.columns.push(Column {
-                table: mask.table.clone(),
-                name: mask.column.clone(),
+                table: table.clone(),
+                name: column.to_owned(),
                 declared: declared.clone(),
                 base: base.clone(),
                 category: category.clone(),

@@ -13,7 +13,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::job::{CloneJob, ClonePlan};
@@ -48,6 +49,17 @@ impl Program {
             Self::Restore => "pg_restore",
         }
     }
+}
+
+/// What a dump is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It goes into a restore at once.
+    Stream,
+    /// It is kept in a file meanwhile.
+    Keep,
+    /// It is taken elsewhere.
+    Export,
 }
 
 /// Which part of an archive is restored.
@@ -138,10 +150,25 @@ impl Programs {
         })
     }
 
-    /// Dumps into a restore, through us.
-    pub(super) async fn stream(&self, job: &CloneJob) -> Result<(), Broken> {
-        let mut dump = self.dump(&["--compress=0"]).await?;
-        let mut restore = self.restoring(Restore::All, Stdio::piped(), false).await?;
+    /// Begins a dump, which reads the source and then waits until somebody takes what it writes.
+    pub(super) async fn dump(&self, purpose: Purpose) -> Result<Running, Broken> {
+        let mut command = self.command(Program::Dump, &self.source);
+        let compressed = match purpose {
+            Purpose::Stream => "--compress=0",
+            Purpose::Keep => "--compress=1",
+            Purpose::Export => "--compress=6",
+        };
+        command.args(&self.dump_arguments).arg(compressed).stdin(Stdio::null()).stdout(Stdio::piped());
+        start(Program::Dump, command).await
+    }
+
+    /// Begins a restore of what it will be given.
+    pub(super) async fn restore_streamed(&self) -> Result<Running, Broken> {
+        self.restoring(Restore::All, Stdio::piped(), false).await
+    }
+
+    /// Lets a dump flow into a restore, through us.
+    pub(super) async fn stream(&self, mut dump: Running, mut restore: Running, job: &CloneJob) -> Result<(), Broken> {
         let moved = match (dump.child.stdout.take(), restore.child.stdin.take()) {
             (Some(from), Some(to)) => self.pump(from, to, job, |_| Ok(())).await,
             (None, _) | (_, None) => Err(io::Error::other("a pipe is missing")),
@@ -156,9 +183,8 @@ impl Programs {
         dumped.and(restored)
     }
 
-    /// Dumps into a file.
-    pub(super) async fn dump_to(&self, archive: &File, job: &CloneJob) -> Result<(), Broken> {
-        let mut dump = self.dump(&["--compress=1"]).await?;
+    /// Lets a dump flow into a file.
+    pub(super) async fn keep(&self, mut dump: Running, archive: &File, job: &CloneJob) -> Result<(), Broken> {
         let file = archive.try_clone().map_err(Broken::Move)?;
         let moved = match dump.child.stdout.take() {
             Some(from) => self.pump(from, tokio::fs::File::from_std(file), job, |_| Ok(())).await,
@@ -178,7 +204,7 @@ impl Programs {
         bytes_max: u64,
         job: &CloneJob,
     ) -> Result<(u64, [u8; 32]), Broken> {
-        let mut dump = self.dump(&["--compress=6"]).await?;
+        let mut dump = self.dump(Purpose::Export).await?;
         let Some(from) = dump.child.stdout.take() else {
             return Err(Broken::Move(io::Error::other("a pipe is missing")));
         };
@@ -212,12 +238,6 @@ impl Programs {
     /// Restores a part of a kept archive, without what is not on its list.
     pub(super) async fn restore(&self, archive: &File, part: Restore) -> Result<(), Broken> {
         self.restoring(part, rewound(archive)?, true).await?.end().await
-    }
-
-    async fn dump(&self, more: &[&str]) -> Result<Running, Broken> {
-        let mut command = self.command(Program::Dump, &self.source);
-        command.args(&self.dump_arguments).args(more).stdin(Stdio::null()).stdout(Stdio::piped());
-        start(Program::Dump, command).await
     }
 
     async fn restoring(&self, part: Restore, input: Stdio, listed: bool) -> Result<Running, Broken> {
@@ -331,11 +351,13 @@ fn rewound(archive: &File) -> Result<Stdio, Broken> {
 }
 
 /// A program that runs. It is killed, with whatever it has started, when this is dropped.
-struct Running {
+#[derive(Debug)]
+pub(super) struct Running {
     program: Program,
     child: Child,
     group: Option<Pid>,
-    stderr: Option<ChildStderr>,
+    /// Reads its standard error from the beginning: a program whose words nobody takes waits for ever.
+    said: Option<JoinHandle<Option<Entry>>>,
 }
 
 async fn start(program: Program, mut command: Command) -> Result<Running, Broken> {
@@ -346,21 +368,23 @@ async fn start(program: Program, mut command: Command) -> Result<Running, Broken
     passed.map_err(|injected| Broken::Start(program, injected.into()))?;
     let mut child = command.spawn().map_err(|error| Broken::Start(program, error))?;
     let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    let stderr = child.stderr.take();
-    Ok(Running { program, child, group, stderr })
+    let said = child.stderr.take().map(|stderr| tokio::spawn(named_entry(stderr)));
+    Ok(Running { program, child, group, said })
 }
 
 impl Running {
-    /// Waits until it has ended. Its standard error is read meanwhile, so that it is never held up by it.
+    /// Waits until it has ended.
     async fn end(mut self) -> Result<(), Broken> {
-        let stderr = self.stderr.take();
-        let (entry, status) = tokio::join!(named_entry(stderr), self.child.wait());
-        let status = status.map_err(Broken::Move)?;
+        let status = self.child.wait().await.map_err(Broken::Move)?;
         // Its number may be another's from here on.
         self.group = None;
         if status.success() {
             return Ok(());
         }
+        let entry = match self.said.take() {
+            Some(said) => said.await.ok().flatten(),
+            None => None,
+        };
         Err(Broken::Failed { program: self.program, status, entry })
     }
 
@@ -374,6 +398,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
+        if let Some(said) = &self.said {
+            said.abort();
+        }
     }
 }
 
@@ -385,8 +412,7 @@ async fn read_list(from: impl AsyncRead + Unpin) -> Result<Vec<u8>, Broken> {
 }
 
 /// Reads to the end, and returns the entry that is named first.
-async fn named_entry(stderr: Option<impl AsyncRead + Unpin>) -> Option<Entry> {
-    let mut stderr = stderr?;
+async fn named_entry(mut stderr: impl AsyncRead + Unpin) -> Option<Entry> {
     let (mut entry, mut line) = (None, Vec::new());
     let mut chunk = vec![0; CHUNK_BYTES];
     while let Ok(read) = stderr.read(&mut chunk).await
@@ -481,9 +507,9 @@ mod tests {
         for (before, found) in [(0, true), (LINE_BYTES_MAX - line.len(), true), (LINE_BYTES_MAX, false)] {
             let mut said = vec![b'x'; before];
             said.extend_from_slice(line.as_bytes());
-            assert_eq!(named_entry(Some(said.as_slice())).await.is_some(), found, "{before}");
+            assert_eq!(named_entry(said.as_slice()).await.is_some(), found, "{before}");
             let long = [vec![b'x'; 3 * CHUNK_BYTES], b"\n".to_vec(), line.as_bytes().to_vec()].concat();
-            assert!(named_entry(Some(long.as_slice())).await.is_some());
+            assert!(named_entry(long.as_slice()).await.is_some());
         }
     }
 
@@ -501,7 +527,7 @@ mod tests {
             pg_restore: from TOC entry 215; 1259 16385 MATERIALIZED VIEW DATA daily totals ana\n\
             pg_restore: error: could not execute query: ERROR:  function f() does not exist\n\
             Command was: REFRESH MATERIALIZED VIEW public.daily 'hunter2';\n";
-        let entry = named_entry(Some(said.as_slice())).await.unwrap();
+        let entry = named_entry(said.as_slice()).await.unwrap();
         assert_eq!((entry.class, entry.name.as_str()), ("rows of materialised view", "daily totals"));
         assert_eq!(entry_of(b"pg_restore: error: hunter2"), None);
     }

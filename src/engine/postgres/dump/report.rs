@@ -1,13 +1,17 @@
 //! Looks at a copy: its statistics are rebuilt, its tables and rows counted, and what is not whole is named.
 
-use std::sync::Arc;
+use std::slice::Chunks;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::job::{CloneJob, CloneReport, TableRows};
+use futures_util::future::{try_join, try_join_all, try_join3};
+
+use super::job::{CloneJob, CloneReport, TableName, TableRows};
+use super::known;
 use crate::engine::postgres::access;
-use crate::engine::postgres::admin::{ident, refused_unquoted};
+use crate::engine::postgres::admin::{AdminSession, ident, refused_unquoted};
 use crate::engine::postgres::server::PostgresServer;
-use crate::engine::{EngineError, SandboxSpec};
-use crate::model::CredentialAccess;
+use crate::engine::{EngineError, SandboxSpec, server_condition};
+use crate::model::{Code, CredentialAccess, Failure};
 
 /// Up to this size rows are counted; of a larger copy the server's estimates are told.
 const COUNTED_BYTES_MAX: i64 = 256 << 20;
@@ -18,63 +22,174 @@ const LARGEST_TOLD: usize = 20;
 /// How many things that are not whole are named; more are counted.
 const NAMED_MAX: usize = 50;
 
-/// The tables that hold rows themselves, without the server's own and those of extensions.
-const TABLES: &str = "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-     WHERE n.nspname !~ '^pg_' AND n.nspname <> 'information_schema' AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d \
+/// How many tables are looked at in one round trip.
+const TABLES_AT_ONCE: usize = 8;
+
+/// What is no system object.
+const RELATIONS: &str = "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+     WHERE n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'";
+/// Whether it belongs to an extension.
+const EXTENSIONS: &str = "EXISTS (SELECT FROM pg_catalog.pg_depend d \
      WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objid = c.oid AND d.deptype = 'e')";
 
+/// One relation with rows, or with statistics of the rows below it.
+struct Relation {
+    schema: String,
+    name: String,
+    /// Whether it is a table, and no extension's.
+    table: bool,
+    /// Whether it has rows itself and is such a table.
+    holds_rows: bool,
+    /// Whether its statistics come with those of the table that it is a part of.
+    part: bool,
+}
+
 pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
-    let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
-    // ANALYZE runs functions of the source's indexes on its rows.
     let failed = refused_unquoted("look at the copy", &server.settings().profile);
-    session.answers_within(job.left());
-    let time = format!("SET statement_timeout = {}", job.left().as_millis().max(1));
-    session.batch_execute(&time).await.map_err(&failed)?;
-    session.batch_execute("ANALYZE").await.map_err(&failed)?;
+    // Two go through the tables where two can get in.
+    let (session, beside) = tokio::join!(
+        access::catalogue_session(server, spec, CredentialAccess::Owner),
+        access::second_catalogue_session(server, spec, CredentialAccess::Owner),
+    );
+    let session = session?;
+    for session in [Some(&session), beside.as_ref()].into_iter().flatten() {
+        session.answers_within(job.left());
+        // The statistics are on disk once the sandbox is noted as ready, which waits for all that was written before.
+        let settings =
+            format!("SET statement_timeout = {}; SET synchronous_commit = off", job.left().as_millis().max(1));
+        session.batch_execute(&settings).await.map_err(&failed)?;
+    }
     let mut report = CloneReport::default();
     let size: i64 = session
         .query_one("SELECT pg_catalog.pg_database_size(pg_catalog.current_database())", &[])
         .await
         .map_err(&failed)?
         .get(0);
-    let sql = format!(
-        "SELECT n.nspname::text, c.relname::text, c.relkind = 'p', greatest(c.reltuples, 0)::pg_catalog.int8 {TABLES} \
-         AND c.relkind IN ('r', 'p') ORDER BY 4 DESC, 1, 2"
-    );
-    let tables = session.query(sql.as_str(), &[]).await.map_err(&failed)?;
-    report.tables = tables.len() as u64;
-    report.counted = are_counted(size, tables.len());
-    let mut rows = Vec::new();
-    for row in tables.iter().filter(|row| !row.get::<_, bool>(2)) {
-        let (schema, table, estimate): (String, String, i64) = (row.get(0), row.get(1), row.get(3));
-        let count = if report.counted {
-            let sql = format!("SELECT pg_catalog.count(*) FROM ONLY {}.{}", ident(&schema), ident(&table));
-            session.query_one(sql.as_str(), &[]).await.map_err(&failed)?.get(0)
-        } else {
-            estimate
-        };
-        rows.push(TableRows { table: format!("{schema}.{table}"), rows: u64::try_from(count).unwrap_or_default() });
-    }
+    let relations = relations(&session).await.map_err(&failed)?;
+    let tables = relations.iter().filter(|relation| relation.table).count();
+    report.tables = tables as u64;
+    report.counted = are_counted(size, tables);
+    let queue = Mutex::new(relations.chunks(TABLES_AT_ONCE));
+    let go_through = async |session: &AdminSession| {
+        let mut counted = Vec::new();
+        while let Some(some) = next(&queue) {
+            let looked = some.iter().map(async |relation| {
+                let looked = look_at(session, relation, report.counted).await;
+                looked.map_err(|error| unanalysed(relation, failed(error), job))
+            });
+            counted.extend(try_join_all(looked).await?.into_iter().flatten());
+        }
+        Ok::<_, EngineError>(counted)
+    };
+    let rows = match &beside {
+        None => go_through(&session).await?,
+        Some(beside) => {
+            let (mine, others) = try_join(go_through(&session), go_through(beside)).await?;
+            [mine, others].concat()
+        }
+    };
+    let rows = if report.counted { rows } else { estimates(&session).await.map_err(&failed)? };
     report.rows = rows.iter().map(|table| table.rows).sum();
     report.largest = largest(rows);
     let names = async |sql: String| -> Result<Vec<String>, EngineError> {
         let rows = session.query(sql.as_str(), &[]).await.map_err(&failed)?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     };
-    report.extensions =
-        names("SELECT extname::text FROM pg_catalog.pg_extension WHERE extname <> 'plpgsql' ORDER BY 1".to_owned())
-            .await?;
+    let extensions =
+        names("SELECT extname::text FROM pg_catalog.pg_extension WHERE extname <> 'plpgsql' ORDER BY 1".to_owned());
     let invalid = "SELECT 'index ' || i.indexrelid::pg_catalog.regclass::text FROM pg_catalog.pg_index i WHERE NOT i.indisvalid \
          UNION ALL SELECT 'constraint ' || pg_catalog.quote_ident(k.conname) || ' of ' || k.conrelid::pg_catalog.regclass::text \
          FROM pg_catalog.pg_constraint k WHERE NOT k.convalidated AND k.conrelid <> 0 ORDER BY 1";
-    report.invalid = named(names(invalid.to_owned()).await?);
     let unpopulated = format!(
-        "SELECT c.oid::pg_catalog.regclass::text {TABLES} AND c.relkind = 'm' AND NOT c.relispopulated ORDER BY 1"
+        "SELECT c.oid::pg_catalog.regclass::text {RELATIONS} AND NOT {EXTENSIONS} AND c.relkind = 'm' \
+         AND NOT c.relispopulated ORDER BY 1"
     );
-    report.unpopulated = named(names(unpopulated).await?);
+    let (extensions, invalid, unpopulated) =
+        try_join3(extensions, names(invalid.to_owned()), names(unpopulated)).await?;
+    report.extensions = extensions;
+    report.invalid = named(invalid);
+    report.unpopulated = named(unpopulated);
     // A second look at one sandbox finds the first one's.
     job.report.set(report).unwrap_or_default();
     Ok(())
+}
+
+/// Returns what has statistics, the largest first.
+async fn relations(session: &AdminSession) -> Result<Vec<Relation>, tokio_postgres::Error> {
+    let sql = format!(
+        "SELECT n.nspname::text, c.relname::text, c.relkind IN ('r', 'p') AND NOT {EXTENSIONS}, \
+         c.relkind = 'r' AND NOT {EXTENSIONS}, c.relispartition \
+         {RELATIONS} AND c.relkind IN ('r', 'p', 'm') ORDER BY c.relpages DESC, 1, 2"
+    );
+    let rows = session.query(sql.as_str(), &[]).await?;
+    let relation = |row: &tokio_postgres::Row| Relation {
+        schema: row.get(0),
+        name: row.get(1),
+        table: row.get(2),
+        holds_rows: row.get(3),
+        part: row.get(4),
+    };
+    Ok(rows.iter().map(relation).collect())
+}
+
+fn next<'a>(queue: &Mutex<Chunks<'a, Relation>>) -> Option<&'a [Relation]> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+/// Rebuilds the statistics of one relation, and counts its rows where that is wanted.
+async fn look_at(
+    session: &AdminSession,
+    relation: &Relation,
+    counts: bool,
+) -> Result<Option<TableRows>, tokio_postgres::Error> {
+    let name = format!("{}.{}", ident(&relation.schema), ident(&relation.name));
+    let analyse = async {
+        if relation.part {
+            return Ok(());
+        }
+        session.batch_execute(&format!("ANALYZE {name}")).await
+    };
+    let count = async {
+        if !(counts && relation.holds_rows) {
+            return Ok(None);
+        }
+        let sql = format!("SELECT pg_catalog.count(*) FROM ONLY {name}");
+        session.query_typed_one(&sql, &[]).await.map(|row| Some(row.get::<_, i64>(0)))
+    };
+    // Sent one behind the other, without waiting.
+    let ((), count) = try_join(analyse, count).await?;
+    Ok(count.map(|count| table_rows(&relation.schema, &relation.name, count)))
+}
+
+/// Words why the statistics of a table cannot be had: the source's own functions run for them, on its rows, so the
+/// server's words are not kept.
+fn unanalysed(relation: &Relation, refused: EngineError, job: &CloneJob) -> EngineError {
+    let EngineError::Refused { sqlstate, .. } = &refused else { return refused };
+    if server_condition(sqlstate).is_some() {
+        return refused;
+    }
+    let table = TableName { schema: relation.schema.clone(), table: relation.name.clone() };
+    let text = format!("table `{table}` of {} cannot be analysed in the copy (SQLSTATE {sqlstate})", job.shown);
+    let mut failure = Failure::new(Code::RestoreIncompatible, text).hint(
+        "a function that its indexes or statistics are built on fails on its rows: correct it at the source, or leave the rows \
+         out by `excludeTableData`",
+    );
+    failure.detail_mut().sqlstate = Some(sqlstate.clone());
+    known(failure)
+}
+
+/// Returns the server's estimates of the rows of each table.
+async fn estimates(session: &AdminSession) -> Result<Vec<TableRows>, tokio_postgres::Error> {
+    let sql = format!(
+        "SELECT n.nspname::text, c.relname::text, greatest(c.reltuples, 0)::pg_catalog.int8 \
+         {RELATIONS} AND NOT {EXTENSIONS} AND c.relkind = 'r'"
+    );
+    let rows = session.query(sql.as_str(), &[]).await?;
+    Ok(rows.iter().map(|row| table_rows(row.get(0), row.get(1), row.get(2))).collect())
+}
+
+fn table_rows(schema: &str, name: &str, rows: i64) -> TableRows {
+    TableRows { table: format!("{schema}.{name}"), rows: u64::try_from(rows).unwrap_or_default() }
 }
 
 /// Returns whether the rows of a copy are counted one by one.

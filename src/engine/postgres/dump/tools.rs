@@ -34,12 +34,16 @@ pub(super) fn user(server: &PostgresServer) -> Result<Option<RunAs>, EngineError
 
 /// Finds the programs for a copy from a server of `source` to one of `target`.
 pub(super) async fn find(server: &PostgresServer, source: u16, target: u16) -> Result<Tools, EngineError> {
-    let found = managed::dump_tools(&server.settings().tools).await;
+    choose(&managed::dump_tools(&server.settings().tools).await, source, target)
+}
+
+/// Chooses among the programs that there are those for a copy from a server of `source` to one of `target`.
+pub(super) fn choose(found: &[managed::DumpTools], source: u16, target: u16) -> Result<Tools, EngineError> {
     let fits = |tools: &&managed::DumpTools| (source..=target).contains(&tools.major);
     // The newest come first, and of one version those in the folder that the operator names.
     let best =
         found.iter().find(fits).map(|tools| Tools { bin_dir: tools.dir.clone(), version: tools.version.clone() });
-    best.ok_or_else(|| missing(source, target, &found))
+    best.ok_or_else(|| missing(source, target, found))
 }
 
 fn missing(source: u16, target: u16, found: &[managed::DumpTools]) -> EngineError {

@@ -9,13 +9,20 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::Work;
 use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
-use crate::engine::postgres::{Credentials, access, extensions, scram};
+use crate::engine::postgres::{Credentials, access, dump, extensions, scram};
 use crate::engine::{Contents, EngineError};
 use crate::model::SandboxKind;
 
 impl Work<'_> {
-    /// Makes the roles, which cannot log in before they have passwords.
+    /// Makes the roles, which cannot log in before they have passwords. The source of a copy is read from here on.
     pub(super) async fn create_roles(&self) -> Result<(), EngineError> {
+        let Contents::Clone(job) = &self.spec.contents else { return self.make_roles().await };
+        // Neither is left half-way: what was sent may still take effect.
+        let (made, begun) = tokio::join!(self.make_roles(), dump::begin(self.server, self.spec, job));
+        made.and(begun)
+    }
+
+    async fn make_roles(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
         let known = self.known_roles(&session).await?;
         // Who is in a copy before it is given away would be in the source's; a template is nobody's to enter.

@@ -161,6 +161,9 @@ impl<'a> Work<'a> {
 
     /// Takes one create step back.
     pub(super) async fn undo(&self, step: Step) -> Result<(), EngineError> {
+        if let Contents::Clone(job) = &self.spec.contents {
+            job.give_up();
+        }
         match step.name {
             name if name == CREATE_ROLES.name => {
                 self.drop_owned().await?;
