@@ -24,8 +24,8 @@ mod wire;
 pub use admin::AdminSession;
 pub use catalog::CatalogueSession;
 pub use dump::{
-    CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DemandedMask, DumpJob, Dumped, InFile, Mask, MaskWith, RestoreJob,
-    Restored, TableName, TableRows, Wanted,
+    CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DemandedMask, DumpJob, Dumped, InFile, Mask, MaskWith,
+    RestoreJob, Restored, TableName, TableRows, Wanted,
 };
 pub use endpoint::{Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;

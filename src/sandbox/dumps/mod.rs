@@ -266,7 +266,7 @@ impl Core {
     }
 
     /// Looks at what an exported template needs on a server, and what its extensions are to be there.
-    #[allow(clippy::too_many_arguments, reason = "each is of another kind")]
+    #[expect(clippy::too_many_arguments, reason = "each is of another kind")]
     async fn examined(
         &self,
         profile: &Profile,

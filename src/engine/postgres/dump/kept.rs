@@ -514,13 +514,9 @@ async fn set_again(
 
 /// Says what stands in the way of an export.
 fn of_export(error: EngineError) -> EngineError {
-    reworded(error, |code| match code {
-        Code::PermissionDenied => Some(
-            "a table with FORCE ROW LEVEL SECURITY hides rows from its own owner, and they cannot be exported: take that off in a sandbox made from the template, and keep that one",
-        ),
-        Code::CommandTimeout => Some("give it a higher `timeoutSeconds`"),
-        _ => None,
-    })
+    let hidden = "a table with FORCE ROW LEVEL SECURITY hides rows from its own owner, and they cannot be exported: take that off \
+                  in a sandbox made from the template, and keep that one";
+    reworded(error, &[(Code::PermissionDenied, hidden), (Code::CommandTimeout, LONGER)])
 }
 
 /// Says what stands in the way of an import.
@@ -532,24 +528,29 @@ fn of_import(error: EngineError) -> EngineError {
         }
         error => error,
     };
-    reworded(error, |code| match code {
-        Code::TemplateRestoreFailed => {
-            Some("nothing of it is left; a profile of the version that it was exported from takes it, if it is whole")
-        }
-        Code::ExtensionNotAllowed | Code::ExtensionSetupRequired => {
-            Some("choose a profile that has the extension and allows it, or have an operator see to it")
-        }
-        Code::QuotaExceeded => Some("delete templates that are not needed; `list_templates` shows them"),
-        Code::DiskFull => Some("delete sandboxes and templates that are not needed, or have an operator free space"),
-        Code::CommandTimeout => Some("give it a higher `timeoutSeconds`"),
-        _ => None,
-    })
+    let extension = "choose a profile that has the extension and allows it, or have an operator see to it";
+    let hints = [
+        (
+            Code::TemplateRestoreFailed,
+            "nothing of it is left; a profile of the version that it was exported from takes it, if it is whole",
+        ),
+        (Code::ExtensionNotAllowed, extension),
+        (Code::ExtensionSetupRequired, extension),
+        (Code::QuotaExceeded, "delete templates that are not needed; `list_templates` shows them"),
+        (Code::DiskFull, "delete sandboxes and templates that are not needed, or have an operator free space"),
+        (Code::CommandTimeout, LONGER),
+    ];
+    reworded(error, &hints)
 }
 
-fn reworded(error: EngineError, hint: impl Fn(Code) -> Option<&'static str>) -> EngineError {
+/// What to do where time was over.
+const LONGER: &str = "give it a higher `timeoutSeconds`";
+
+/// Gives a failure the hint that its code has here.
+fn reworded(error: EngineError, hints: &[(Code, &'static str)]) -> EngineError {
     match error {
-        EngineError::Known(failure) => match hint(failure.code) {
-            Some(hint) => known(failure.hint(hint)),
+        EngineError::Known(failure) => match hints.iter().find(|(code, _)| *code == failure.code) {
+            Some((_, hint)) => known(failure.hint(*hint)),
             None => EngineError::Known(failure),
         },
         error => error,
