@@ -333,7 +333,8 @@ impl<'a> Asking<'a> {
             .map(|(count, what, with)| format!("{}{with}", crate::model::counted(count, what, &format!("{what}s"))));
         plan.left_out.extend(left_out);
         if count(5) > 0 && !self.job.options.schema_only {
-            plan.left_out.push(format!("the rows of {} unlogged tables, which a standby does not have", count(5)));
+            let tables = crate::model::counted(count(5), "unlogged table", "unlogged tables");
+            plan.left_out.push(format!("the rows of {tables}, which a standby does not have"));
         }
         Ok(())
     }
