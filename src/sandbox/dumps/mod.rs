@@ -29,7 +29,7 @@ use super::work::Work;
 use super::{Core, Profile, TemplateRequest};
 use crate::admission::{Grant, Permit};
 use crate::engine::Contents;
-use crate::engine::postgres::{CloneReport, Compare, DumpJob, Dumped, InFile, RestoreJob, Restored, Wanted};
+use crate::engine::postgres::{Compare, DumpJob, Dumped, InFile, RestoreJob, Restored, Wanted};
 use crate::model::{Code, Failure, Impact, Origin, Progress, Schema, SchemaFilter, SchemaKind, SchemaObject, fault};
 use crate::secret::random_password;
 use crate::store::{Template, TemplateRefused};
