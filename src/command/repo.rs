@@ -65,7 +65,7 @@ const SHARED: [&str; 13] = [
     SHARED_VAR[2],
 ];
 /// Those of them that are in `/var`.
-const SHARED_VAR: [&str; 3] = ["/var/folders", "/var/tmp", "/var/www"];
+const SHARED_VAR: [&str; 3] = ["/var/tmp", "/var/www", "/var/folders"];
 /// Hold home directories: what is right in them is no repository.
 const HOMES: [&str; 2] = ["/Users", "/home"];
 
@@ -354,8 +354,7 @@ mod tests {
         for bin in ["work/bin/lib", "work/repo/.venv/bin", "work/tools/bin"] {
             fs::create_dir_all(root.join("home").join(bin)).unwrap();
         }
-        let named = |paths: &[&str]| paths.iter().map(|path| root.join("home/work").join(path)).collect();
-        grounds.path = named(&["bin", "repo/.venv/bin", "tools/bin"]);
+        grounds.path = ["bin", "repo/.venv/bin", "tools/bin"].map(|path| root.join("home/work").join(path)).to_vec();
         grounds.program = Some(root.join("home/work/own/pgsandbox"));
         fs::create_dir_all(root.join("home/work/own/src")).unwrap();
         for path in ["bin", "bin/lib", "repo/.venv/bin", "tools", "tools/bin", "own"] {

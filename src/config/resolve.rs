@@ -174,17 +174,17 @@ pub(super) fn name_fault(name: &str) -> Option<String> {
 pub(super) fn url_fault(fault: &UrlError) -> String {
     // An unescaped `?` or `&` makes a piece of the password look like a parameter's name.
     let supported = || PARAMETERS_SUPPORTED.map(|name| format!("`{name}`")).join(", ");
-    match fault {
+    if let UrlError::Parameter(name) = fault {
         // One of a fixed list: no password shows through.
-        UrlError::Parameter(name) => {
-            format!("has the parameter `{name}`, which is not supported; remove it; supported are {}", supported())
-        }
-        UrlError::Unknown | UrlError::Twice(_) => format!(
+        return format!("has the parameter `{name}`, which is not supported; remove it; supported are {}", supported());
+    }
+    if matches!(fault, UrlError::Unknown | UrlError::Twice(_)) {
+        return format!(
             "has a parameter that is not known or stands twice; is a special character not percent-encoded? supported are {}",
             supported()
-        ),
-        other => format!("cannot be used: {other}"),
+        );
     }
+    format!("cannot be used: {fault}")
 }
 
 fn source(input: &ProfileInput, bin_dirs: &BinDirs, faults: &Faults) -> Option<Source> {

@@ -21,7 +21,8 @@ pub(super) fn shown(result: &Value) -> Option<Vec<String>> {
         return Some(approvals(requests));
     }
     let text = |key: &str| result.get(key).and_then(Value::as_str);
-    Some(written(text("stdout")?, text("stderr")?, result.get("schemaDiff")))
+    let beside = ["schemaDiff", "disposable"].into_iter().filter_map(|key| result.get(key));
+    Some(written(text("stdout")?, text("stderr")?, beside))
 }
 
 /// A check is a line, as of `smoke-test`, and what to do about it another.
@@ -85,13 +86,13 @@ fn approvals(requests: &[Value]) -> Vec<String> {
     )
 }
 
-/// What a command wrote, and how the schema differs where that was asked for.
-fn written(stdout: &str, stderr: &str, diff: Option<&Value>) -> Vec<String> {
+/// What a command wrote, and what of the schema and its sandbox was found beside.
+fn written<'a>(stdout: &str, stderr: &str, beside: impl Iterator<Item = &'a Value>) -> Vec<String> {
     // A terminal's own ends of lines are no control sequences.
     let texts = [stdout, stderr].into_iter().filter(|text| !text.is_empty());
     let mut shown: Vec<String> =
         texts.map(|text| text.replace("\r\n", "\n").trim_end_matches('\n').to_owned()).collect();
-    shown.extend(diff.map(|diff| serde_json::to_string_pretty(diff).unwrap_or_default()));
+    shown.extend(beside.map(|found| serde_json::to_string_pretty(found).unwrap_or_default()));
     shown
 }
 

@@ -22,7 +22,6 @@ const HEAD_BYTES: usize = HEAD.len() + 64 + 1;
 /// Where the dump begins.
 pub(super) const DUMP_AT: u64 = 256 << 10;
 /// The most that the manifest may take.
-#[allow(clippy::cast_possible_truncation, reason = "a constant of a few hundred thousand")]
 const MANIFEST_BYTES_MAX: usize = DUMP_AT as usize - HEAD_BYTES;
 /// Extensions, settings and notices that a manifest may name.
 const NAMED_MAX: usize = 500;
@@ -155,9 +154,9 @@ pub(super) fn write_manifest(file: &File, manifest: &Manifest) -> Result<(), Uns
 pub(super) fn read_manifest(file: &File) -> Result<Manifest, Unsound> {
     let length = file.metadata()?.len();
     let mut whole = vec![0; HEAD_BYTES + MANIFEST_BYTES_MAX];
-    file.read_exact_at(&mut whole, 0).map_err(|error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => Unsound::Strange,
-        _ => Unsound::Io(error),
+    file.read_exact_at(&mut whole, 0).map_err(|error| {
+        let is_short = error.kind() == io::ErrorKind::UnexpectedEof;
+        if is_short { Unsound::Strange } else { Unsound::Io(error) }
     })?;
     let (head, text) = whole.split_at(HEAD_BYTES);
     let said = std::str::from_utf8(head).ok().and_then(|head| head.strip_prefix(HEAD)?.strip_suffix('\n'));

@@ -217,3 +217,28 @@ fn a_source_older_than_can_be_cloned_is_refused() {
     let error = setup.refused(json!({"source": "old"}), "version_mismatch", "is Postgres 12, older than can be cloned");
     assert_eq!(error["sourceVersion"], "12");
 }
+
+#[test]
+fn a_login_that_is_refused_once_the_dump_begins_is_told_as_one() {
+    let refusing: &[u8] = b"SFATAL\0VFATAL\0C28P01\0Mgive me s3cret hunter2\0\0";
+    let cases = [
+        (b'E', refusing.to_vec(), "does not accept the credentials of `reader`"),
+        (b'R', 3_u32.to_be_bytes().to_vec(), "`password`, which is not used over this connection"),
+    ];
+    for (tag, body, says) in cases {
+        let before = std::sync::atomic::AtomicBool::new(false);
+        let port = server(move |mut stream| {
+            startup(&mut stream);
+            if before.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                stream.write_all(&message(tag, &body)).ok();
+                return hang(stream);
+            }
+            stream.write_all(&greeting()).ok();
+            answer(&mut stream, &["15.1", "UTF8", "C", "1", "t"]);
+        });
+        let url = format!("postgresql://reader:s3cret@127.0.0.1:{port}/d?sslmode=disable");
+        let setup = Setup::on(harness::cluster(), "clonelate", &[("late", url, json!({}))]);
+        let error = setup.refused(json!({"source": "late"}), "postgres_auth_failed", says);
+        assert!(!error.to_string().contains("hunter2"), "{error:#}");
+    }
+}

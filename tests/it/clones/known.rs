@@ -99,10 +99,10 @@ fn a_standby_is_cloned_with_what_it_has_and_is_its_primary() {
         ("primary", reader_url(&primary, "standing"), json!({"production": true})),
     ];
     let setup = Setup::on(harness::cluster(), "clonestandby", &sources).under(OPEN);
-    let result = setup.cloned(json!({"source": "standby"}));
-    assert_eq!(setup.rows(&result["databaseName"], "SELECT v::text FROM t"), [["7"]]);
-    let left_out = json!(["the rows of 1 unlogged tables, which a standby does not have"]);
-    assert_eq!(result["leftOut"], left_out, "{result:#}");
     let input = json!({"sourceDatabaseUrl": reader_url(&standby, "standing"), "reason": "bug 17"});
     setup.refused(input, "source_not_allowed", "is the database of production source `primary`");
+    let result = setup.cloned(json!({"source": "standby"}));
+    assert_eq!(setup.rows(&result["databaseName"], "SELECT v::text FROM t"), [["7"]]);
+    let left_out = json!(["the rows of 1 unlogged table, which a standby does not have"]);
+    assert_eq!(result["leftOut"], left_out, "{result:#}");
 }

@@ -16,6 +16,7 @@ mod views;
 mod whole;
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use self::grants::Grantable;
 pub use self::session::CatalogueSession;
 use self::session::Question;
 use super::admin::refused;
+use super::server::PostgresServer;
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{
     Code, Failure, SandboxNames, Schema, SchemaFilter, SchemaKey, SchemaKind, SchemaObject, fault, schema_name,
@@ -189,6 +191,16 @@ fn of_relation(oid: &str) -> String {
         own_schema("n"),
         no_extension("pg_class", "c.oid")
     )
+}
+
+/// Reads a sandbox's schema, or a part of it, over a session of its own.
+pub(super) async fn read_once(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    filter: &SchemaFilter,
+) -> Result<Schema, EngineError> {
+    let mut session = CatalogueSession::open(server, spec).await?;
+    read(&mut session, &server.settings().profile, spec, filter).await
 }
 
 /// Reads a sandbox's schema, or a part of it, over a session that has read it before or not.

@@ -117,8 +117,11 @@ pub struct InFile {
     pub compare: Compare,
 }
 
+/// What is found in a copy, compared with what should be there.
+type Comparison = dyn Fn(&Schema, &CloneReport) -> Result<(), Failure> + Send + Sync;
+
 /// Compares what was restored with what it should be.
-pub struct Compare(pub Box<dyn Fn(&Schema, &CloneReport) -> Result<(), Failure> + Send + Sync>);
+pub struct Compare(pub Box<Comparison>);
 
 impl std::fmt::Debug for Compare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -228,7 +231,7 @@ async fn write_unbounded(
 ) -> Result<(), EngineError> {
     let info = server.info().await?;
     let plan = preflight::look_at_own(server, &info, job).await?;
-    let schema = catalog::read(server, spec, &SchemaFilter::default()).await?;
+    let schema = catalog::read_once(server, spec, &SchemaFilter::default()).await?;
     if let Some(failure) = names_its_roles(&schema, &job.shown) {
         return Err(known(failure));
     }
@@ -441,7 +444,7 @@ async fn restore_unbounded(
             format!("what {} holds is larger than the {} bytes that there is room for", clone.shown, dump.bytes_max);
         return Err(known(Failure::new(Code::QuotaExceeded, text)));
     }
-    let schema = catalog::read(server, spec, &SchemaFilter::default()).await?;
+    let schema = catalog::read_once(server, spec, &SchemaFilter::default()).await?;
     let report = clone.report().cloned().unwrap_or_default();
     (dump.compare.0)(&schema, &report).map_err(known)?;
     let extensions = facts.extensions.into_iter().map(|[name, version, _]| (name, version)).collect();
@@ -514,44 +517,42 @@ async fn set_again(
 
 /// Says what stands in the way of an export.
 fn of_export(error: EngineError) -> EngineError {
-    reworded(error, |code| match code {
-        Code::PermissionDenied => Some(
-            "a table with FORCE ROW LEVEL SECURITY hides rows from its own owner, and they cannot be exported: take that off in a sandbox made from the template, and keep that one",
-        ),
-        Code::CommandTimeout => Some("give it a higher `timeoutSeconds`"),
-        _ => None,
-    })
+    let hidden = "a table with FORCE ROW LEVEL SECURITY hides rows from its own owner, and they cannot be exported: take that off \
+                  in a sandbox made from the template, and keep that one";
+    reworded(error, &[(Code::PermissionDenied, hidden), (Code::CommandTimeout, LONGER)])
 }
 
 /// Says what stands in the way of an import.
 fn of_import(error: EngineError) -> EngineError {
-    let error = match error {
-        EngineError::Known(mut failure) if failure.code == Code::RestoreIncompatible => {
-            failure.code = Code::TemplateRestoreFailed;
-            EngineError::Known(failure)
-        }
-        error => error,
-    };
-    reworded(error, |code| match code {
-        Code::TemplateRestoreFailed => {
-            Some("nothing of it is left; a profile of the version that it was exported from takes it, if it is whole")
-        }
-        Code::ExtensionNotAllowed | Code::ExtensionSetupRequired => {
-            Some("choose a profile that has the extension and allows it, or have an operator see to it")
-        }
-        Code::QuotaExceeded => Some("delete templates that are not needed; `list_templates` shows them"),
-        Code::DiskFull => Some("delete sandboxes and templates that are not needed, or have an operator free space"),
-        Code::CommandTimeout => Some("give it a higher `timeoutSeconds`"),
-        _ => None,
-    })
+    let mut error = error;
+    if let EngineError::Known(failure) = &mut error
+        && failure.code == Code::RestoreIncompatible
+    {
+        failure.code = Code::TemplateRestoreFailed;
+    }
+    let extension = "choose a profile that has the extension and allows it, or have an operator see to it";
+    let hints = [
+        (
+            Code::TemplateRestoreFailed,
+            "nothing of it is left; a profile of the version that it was exported from takes it, if it is whole",
+        ),
+        (Code::ExtensionNotAllowed, extension),
+        (Code::ExtensionSetupRequired, extension),
+        (Code::QuotaExceeded, "delete templates that are not needed; `list_templates` shows them"),
+        (Code::DiskFull, "delete sandboxes and templates that are not needed, or have an operator free space"),
+        (Code::CommandTimeout, LONGER),
+    ];
+    reworded(error, &hints)
 }
 
-fn reworded(error: EngineError, hint: impl Fn(Code) -> Option<&'static str>) -> EngineError {
-    match error {
-        EngineError::Known(failure) => match hint(failure.code) {
-            Some(hint) => known(failure.hint(hint)),
-            None => EngineError::Known(failure),
-        },
-        error => error,
+/// What to do where time was over.
+const LONGER: &str = "give it a higher `timeoutSeconds`";
+
+/// Gives a failure the hint that its code has here.
+fn reworded(error: EngineError, hints: &[(Code, &'static str)]) -> EngineError {
+    let EngineError::Known(failure) = error else { return error };
+    match hints.iter().find(|(code, _)| *code == failure.code) {
+        Some((_, hint)) => known(failure.hint(*hint)),
+        None => EngineError::Known(failure),
     }
 }
