@@ -577,23 +577,3 @@ mod tests {
         }
     }
 }
-
-/// Refuses a source that is newer than the server here, or too old.
-fn version_mismatch(job: &CloneJob, source: u16, target: u16) -> Failure {
-    let (text, hint) = if source > target {
-        (
-            format!("{} is Postgres {source}, newer than the sandbox's server, which is Postgres {target}", job.shown),
-            format!("choose a profile of Postgres {source} or later"),
-        )
-    } else {
-        (
-            format!("{} is Postgres {source}, older than can be cloned", job.shown),
-            format!("versions from {MAJOR_MIN} on can be cloned"),
-        )
-    };
-    let mut failure = Failure::new(Code::VersionMismatch, text).hint(hint);
-    let detail = failure.detail_mut();
-    detail.source_version = Some(source.to_string());
-    detail.target_version = Some(target.to_string());
-    failure
-}
