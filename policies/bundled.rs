@@ -4,7 +4,7 @@
     Bundled {
         name: "clone-source",
         component: include_bytes!("clone-source/clone-source.wasm"),
-        sha256: "4b797528b41261f86a2befd98935519711dccbfa91a89ae9c7c9504ce414b992",
+        sha256: "ab0f08a035ea6a37866e88725988875365607be843cbceded7934b9430063be4",
         default_settings: include_str!("clone-source/default.json"),
     },
     Bundled {
@@ -16,7 +16,7 @@
     Bundled {
         name: "host-command",
         component: include_bytes!("host-command/host-command.wasm"),
-        sha256: "52d06b8d340797ec64b55c671fa6c617aab5d7db4817bd4ffd0e89898f51b4cf",
+        sha256: "6e6e84288b73ba8a783c9b7364d352e5673397a3c7cda1be75aacf1c7c6aa738",
         default_settings: include_str!("host-command/default.json"),
     },
     Bundled {

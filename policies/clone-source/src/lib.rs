@@ -303,9 +303,12 @@ impl Terms {
     fn breach(&self, source: &CloneSource, what: &str) -> Option<Decision> {
         if source.tls < self.tls {
             let (has, needs) = (source.tls.as_str(), self.tls.as_str());
+            // As libpq calls it, which has no word for what is stronger than the strongest.
+            let given = if source.tls == Tls::Disabled { "disable" } else { has };
+            let stronger = if self.tls == Tls::VerifyFull { "" } else { " or stronger" };
             return Some(Decision::deny(
                 TLS_REQUIRED,
-                format!("{what} is connected to with sslmode `{has}`; `{needs}` or stronger is needed"),
+                format!("{what} is connected to with sslmode `{given}`; `{needs}`{stronger} is needed"),
                 format!("{what} refused: tls `{has}` is weaker than `{needs}`"),
             ));
         }
