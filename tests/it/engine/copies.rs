@@ -280,7 +280,11 @@ async fn names_of_any_letters_ways_to_other_servers_and_any_encoding_are_copied(
                 "SELECT s.subname::text, d.datname::text FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
                 WHERE s.subname = $1";
             let rows = superuser.query(subscriptions, &[&subscription]).await.unwrap();
-            assert_eq!(rows.iter().map(|row| row.get(1)).collect::<Vec<String>>(), [names.database.clone()], "{name}");
+            assert_eq!(
+                rows.iter().map(|row| row.get(1)).collect::<Vec<String>>(),
+                std::slice::from_ref(&names.database),
+                "{name}"
+            );
             let encoded: String = superuser
                 .query_one(
                     "SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = $1",
