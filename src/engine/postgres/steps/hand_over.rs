@@ -114,7 +114,10 @@ impl Work<'_> {
         statements.extend(roles);
         transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
         self.check_handed_over(&transaction, oids).await?;
-        transaction.commit().await.map_err(&failed)
+        transaction.commit().await.map_err(&failed)?;
+        // Whoever was just logging in with a password of before.
+        drop(inside);
+        self.terminate(&admin).await
     }
 
     async fn owner_and_reader(&self, session: &Client) -> Result<[u32; 2], EngineError> {
