@@ -56,7 +56,7 @@ const GIVEN: &str = "
         o.name
     FROM o CROSS JOIN LATERAL pg_catalog.unnest(o.acl) i CROSS JOIN LATERAL pg_catalog.aclexplode(ARRAY[i]) x
     LEFT JOIN pg_catalog.pg_init_privs p ON p.classoid = o.class AND p.objoid = o.oid AND p.objsubid = o.sub
-    WHERE x.grantee <> $1 AND i <> ALL (coalesce(p.initprivs, '{}'))
+    WHERE x.grantee <> $1 AND NOT (i = ANY (coalesce(p.initprivs, '{}')))
         AND NOT (x.grantee = 0 AND (o.kind IN ('ROUTINE', 'TYPE', 'LANGUAGE') OR o.kind = 'SCHEMA' AND o.name = 'public' AND x.privilege_type = 'USAGE'))
         AND NOT (x.grantee = $2 AND NOT x.is_grantable AND o.col = ''
             AND (o.kind, x.privilege_type) IN (('TABLE', 'SELECT'), ('SEQUENCE', 'SELECT'), ('SCHEMA', 'USAGE')))
@@ -114,7 +114,10 @@ impl Work<'_> {
         statements.extend(roles);
         transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
         self.check_handed_over(&transaction, oids).await?;
-        transaction.commit().await.map_err(&failed)
+        transaction.commit().await.map_err(&failed)?;
+        // Whoever was just logging in with a password of before.
+        drop(inside);
+        self.terminate(&admin).await
     }
 
     async fn owner_and_reader(&self, session: &Client) -> Result<[u32; 2], EngineError> {
