@@ -75,7 +75,7 @@ fn a_production_source_that_does_not_say_who_it_is_ends_the_clone() {
         hang(stream);
     });
     let strange = server(|mut stream| {
-        let _ = stream.read(&mut [0; 64]);
+        stream.read_exact(&mut [0; 8]).ok();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").ok();
         hang(stream);
     });
