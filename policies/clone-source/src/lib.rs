@@ -206,7 +206,11 @@ impl ClonePolicy {
         if places().next().is_some() {
             parts.push(format!("databases at {}", list(&mut places())));
         }
-        if parts.is_empty() { "no source may be cloned".to_owned() } else { format!("allowed are {}", parts.join(", and ")) }
+        if parts.is_empty() {
+            "no source may be cloned".to_owned()
+        } else {
+            format!("allowed are {}", parts.join(", and "))
+        }
     }
 }
 

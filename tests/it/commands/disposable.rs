@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::program::{Place, create};
 use crate::audit::subjects::closed;
 use crate::crash::{query, settle};
-use crate::harness::runs;
+use crate::harness::runs_in;
 use crate::hostile::{code, wait};
 use crate::limits::deadlines::late;
 use crate::obligations::demanding;
@@ -104,7 +104,7 @@ fn a_cancelled_validation_and_a_client_that_leaves_take_the_sandbox_along() {
     wait(Duration::from_secs(60), || !pid().is_empty());
     stdio.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
     wait(Duration::from_secs(60), || deleted(1));
-    assert!(!runs(&pid()));
+    assert!(!runs_in(&place.repo));
 
     fs::remove_file(&own).unwrap();
     stdio.begin("tools/call", arguments.clone());

@@ -46,7 +46,7 @@ fn sessions_that_another_program_of_ours_keeps_are_put_aside_and_those_of_others
                 connection.await.unwrap().ok();
                 error
             });
-            assert!(error["message"].as_str().unwrap().contains("1 other sessions"), "{name}: {error:#}");
+            assert!(error["message"].as_str().unwrap().contains("1 other session"), "{name}: {error:#}");
         }
         let copy = ok(&mut other, "fork_database", &fork)["databaseId"].as_str().unwrap().to_owned();
         for id in [&copy, &id] {
