@@ -152,7 +152,8 @@ pub(super) fn restrict(rules: &Rules, open: &[OwnedFd]) -> Result<(), String> {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;

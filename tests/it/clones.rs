@@ -30,6 +30,9 @@ pub(crate) const READER: &str = "reader";
 pub(crate) const READER_PASSWORD: &str = "s3cret:pass\\w@r/d%#?";
 const READER_PASSWORD_ENCODED: &str = "s3cret%3Apass%5Cw%40r%2Fd%25%23%3F";
 
+/// Settings of the policy under which every configured source may be cloned.
+const NAMED: &str = "settings = { allow = [{ name = \"*\" }] }\n";
+
 /// A program whose sandboxes are on one server, and whose sources may be anywhere.
 pub(crate) struct Setup {
     pub(crate) home: Home,
@@ -112,7 +115,7 @@ impl Setup {
     pub(crate) fn beside(self, guest: &Guest) -> Self {
         fs::write(self.home.path().join("guest.wasm"), guest.component()).unwrap();
         let entry = format!("[[policy]]\nname = \"{}\"\nsource = \"./guest.wasm\"\n", guest.name);
-        self.policies(&format!("{}{entry}", crate::obligations::policies_with("clone-source", "")))
+        self.policies(&format!("{}{entry}", crate::obligations::policies_with("clone-source", NAMED)))
     }
 
     fn policies(self, text: &str) -> Self {

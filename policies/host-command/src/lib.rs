@@ -119,14 +119,10 @@ impl HostCommand {
         let (message, audit) = match command.first() {
             Some(program) => {
                 let program = program.chars().filter(|c| !c.is_control()).take(80).collect::<String>();
-                let with = match command.len() - 1 {
-                    0 => "without arguments".to_owned(),
-                    1 => "with this one argument".to_owned(),
-                    count => format!("with these {count} arguments"),
-                };
+                let count = command.len() - 1;
                 (
-                    format!("`{operation}` may not run `{program}` {with}; {allowed}"),
-                    format!("command `{program}` {with} refused"),
+                    format!("`{operation}` may not run `{program}` with these {count} arguments; {allowed}"),
+                    format!("command `{program}` with {count} arguments refused"),
                 )
             }
             None => (

@@ -300,7 +300,7 @@ impl Core {
             comment: manifest.comment.clone(),
             database_bytes: manifest.database_bytes,
             bytes_max: LIMITS.bytes.saturating_sub(held),
-            compare: Compare(compare(manifest.clone())),
+            compare: compare(manifest.clone()),
         };
         let job = profile.engine.examine_dump(wanted, dump).await.map_err(Failure::from)?;
         let planned = if manifest.extensions.is_empty() {
@@ -495,8 +495,8 @@ fn reduced(object: &SchemaObject, keeps: impl Fn(&str) -> bool) -> SchemaObject 
 }
 
 /// Returns what finds that a restored template is the exported one: the same objects, and as many rows.
-fn compare(manifest: Manifest) -> Box<dyn Fn(&Schema, &CloneReport) -> Result<(), Failure> + Send + Sync> {
-    Box::new(move |schema, report| {
+fn compare(manifest: Manifest) -> Compare {
+    Compare(Box::new(move |schema, report| {
         let differs = |what: String| {
             let text = format!("what was restored is not what was exported: {what}; nothing of it is left");
             Err(Failure::new(Code::TemplateRestoreFailed, text))
@@ -511,5 +511,5 @@ fn compare(manifest: Manifest) -> Box<dyn Fn(&Schema, &CloneReport) -> Result<()
             return differs("objects are missing or beside it, or a column has another type".to_owned());
         }
         Ok(())
-    })
+    }))
 }

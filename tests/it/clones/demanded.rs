@@ -62,7 +62,7 @@ fn what_policies_demand_is_masked_and_of_two_masks_the_stricter_holds() {
     let rows = |sql: &str| setup.rows(&result["databaseName"], sql);
     for table in ["people", "seen", "kept"] {
         for row in rows(&format!("SELECT t::text FROM {table} t")) {
-            assert!(!row[0].to_lowercase().contains("secret") && !row[0].contains("1980-05-06"), "{table}: {row:?}");
+            assert!(!row[0].to_lowercase().contains("secret"), "{table}: {row:?}");
         }
     }
     let statistics = "SELECT s::text FROM pg_stats s WHERE schemaname = 'public' AND s::text LIKE '%secret%'";
@@ -92,7 +92,7 @@ fn what_cannot_be_masked_as_it_is_demanded_is_refused() {
         setup.cloned(json!({"source": "people", "schemaOnly": true}));
     };
     check("demandjson", mask("public.people", "doc"), "by nothing but a constant");
-    check("demandgen", mask("public.people", "shout"), "by nothing but a constant");
+    check("demandgen", mask("public.people", "shout"), "is computed by the server");
     check("demandview", mask("public.seen", "name"), "`public.seen` is a view");
     check("demandkept", mask("public.kept", "name"), "`public.kept` is a view");
 }

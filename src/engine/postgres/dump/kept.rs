@@ -117,8 +117,11 @@ pub struct InFile {
     pub compare: Compare,
 }
 
+/// What is found in a copy, compared with what should be there.
+type Comparison = dyn Fn(&Schema, &CloneReport) -> Result<(), Failure> + Send + Sync;
+
 /// Compares what was restored with what it should be.
-pub struct Compare(pub Box<dyn Fn(&Schema, &CloneReport) -> Result<(), Failure> + Send + Sync>);
+pub struct Compare(pub Box<Comparison>);
 
 impl std::fmt::Debug for Compare {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -521,13 +524,12 @@ fn of_export(error: EngineError) -> EngineError {
 
 /// Says what stands in the way of an import.
 fn of_import(error: EngineError) -> EngineError {
-    let error = match error {
-        EngineError::Known(mut failure) if failure.code == Code::RestoreIncompatible => {
-            failure.code = Code::TemplateRestoreFailed;
-            EngineError::Known(failure)
-        }
-        error => error,
-    };
+    let mut error = error;
+    if let EngineError::Known(failure) = &mut error
+        && failure.code == Code::RestoreIncompatible
+    {
+        failure.code = Code::TemplateRestoreFailed;
+    }
     let extension = "choose a profile that has the extension and allows it, or have an operator see to it";
     let hints = [
         (
@@ -548,11 +550,9 @@ const LONGER: &str = "give it a higher `timeoutSeconds`";
 
 /// Gives a failure the hint that its code has here.
 fn reworded(error: EngineError, hints: &[(Code, &'static str)]) -> EngineError {
-    match error {
-        EngineError::Known(failure) => match hints.iter().find(|(code, _)| *code == failure.code) {
-            Some((_, hint)) => known(failure.hint(*hint)),
-            None => EngineError::Known(failure),
-        },
-        error => error,
+    let EngineError::Known(failure) = error else { return error };
+    match hints.iter().find(|(code, _)| *code == failure.code) {
+        Some((_, hint)) => known(failure.hint(*hint)),
+        None => EngineError::Known(failure),
     }
 }

@@ -303,10 +303,13 @@ pub(super) fn demand(
         return Ok(None);
     }
     let Some(with) = column.strictest() else {
-        let text = format!("{name} is to be masked, and can be by nothing but a constant");
-        let hint = "give it a `mask` with `constant`, or leave the rows out: `schemaOnly`";
-        let hint = if column.computed { "leave the rows out: `schemaOnly`, or use another source" } else { hint };
-        return Err(unmet(demanded, text, hint));
+        let (why, hint) = if column.computed {
+            ("is computed by the server", "leave the rows out: `schemaOnly`")
+        } else {
+            let hint = "give it a `mask` with `constant`, or leave the rows out: `schemaOnly`";
+            ("can be masked by nothing but a constant", hint)
+        };
+        return Err(unmet(demanded, format!("{name} is to be masked, and {why}"), hint));
     };
     let by = demanded.policies.join("`, `");
     match own {
