@@ -124,15 +124,7 @@ impl Operation for ListProfiles {
                 unused.join(", ")
             ));
         }
-        let sources = call.core.source_names();
-        if !sources.is_empty() {
-            let shown: Vec<_> = sources.iter().take(SOURCES_SHOWN_MAX).map(|name| format!("`{name}`")).collect();
-            let more = if sources.len() > shown.len() { ", …" } else { "" };
-            hints.push(format!(
-                "configured sources for `clone_database`: {}{more}; `explain_policy` says which you may clone",
-                shown.join(", ")
-            ));
-        }
+        hints.extend(told_sources(&call.core.source_names()));
         Ok(Done::new(
             counted(profiles.len(), "profile", "profiles"),
             Profiles {
@@ -145,5 +137,31 @@ impl Operation for ListProfiles {
                 profiles,
             },
         ))
+    }
+}
+
+/// Says which sources there are, by the names that calls give them.
+fn told_sources(names: &[String]) -> Option<String> {
+    let shown: Vec<_> = names.iter().take(SOURCES_SHOWN_MAX).map(|name| format!("`{name}`")).collect();
+    let more = if names.len() > shown.len() { ", …" } else { "" };
+    (!shown.is_empty()).then(|| {
+        let list = shown.join(", ");
+        format!("configured sources for `clone_database`: {list}{more}; `explain_policy` says which you may clone")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_sources_are_named_and_no_more() {
+        let names = |count| (0..count).map(|n| format!("s{n}")).collect::<Vec<_>>();
+        assert_eq!(told_sources(&[]), None);
+        assert!(told_sources(&names(1)).unwrap().contains("`clone_database`: `s0`; "));
+        for (count, cut) in [(SOURCES_SHOWN_MAX, false), (SOURCES_SHOWN_MAX + 1, true)] {
+            let told = told_sources(&names(count)).unwrap();
+            assert_eq!((told.matches("`s").count(), told.contains('…')), (SOURCES_SHOWN_MAX, cut), "{told}");
+        }
     }
 }
