@@ -43,36 +43,6 @@ const FURNITURE: &str = r#"
     ALTER ROLE OWNER IN DATABASE SOURCE SET work_mem = '8MB';
     COMMENT ON DATABASE SOURCE IS 'don''t panic'"#;
 
-/// Names of any letters.
-const ODDITIES: &str = r#"
-    CREATE SCHEMA "new
-line \ and ""quote""";
-    CREATE TABLE "new
-line \ and ""quote"""."ta'ble " ("co""l;
-" int, "é" text DEFAULT E'back\slash');
-    ALTER TABLE "new
-line \ and ""quote"""."ta'ble " ENABLE ROW LEVEL SECURITY;
-    CREATE POLICY "po""licy
-; --" ON "new
-line \ and ""quote"""."ta'ble " TO OWNER, READER USING (true);
-    GRANT UPDATE ("co""l;
-") ON "new
-line \ and ""quote"""."ta'ble " TO READER;
-    CREATE PUBLICATION "pub
-""l" FOR TABLE "new
-line \ and ""quote"""."ta'ble ""#;
-/// What its owner may give to say who it is elsewhere, where an operator has let it.
-const MAPPINGS: &str = r#"
-    CREATE SERVER "ser""ver
-" FOREIGN DATA WRAPPER nowhere OPTIONS (host 'h');
-    GRANT USAGE ON FOREIGN SERVER "ser""ver
-" TO READER;
-    CREATE USER MAPPING FOR OWNER SERVER "ser""ver
-" OPTIONS (password 'it''s \ "secret"', "od""d" '');
-    CREATE USER MAPPING FOR READER SERVER "ser""ver
-"; CREATE USER MAPPING FOR PUBLIC SERVER "ser""ver
-" OPTIONS (user 'all')"#;
-
 /// Who owns and may do what in a database, and what is kept of it outside: one line for each fact.
 const FACTS: &str = "
     SELECT 'class ' || oid::regclass || ' ' || relowner::regrole || ' ' ||
@@ -107,7 +77,7 @@ const FACTS: &str = "
     UNION ALL SELECT 'wrapper ' || fdwname || ' ' || fdwowner::regrole || ' ' ||
         array(SELECT a::text FROM unnest(fdwacl) a ORDER BY 1)::text FROM pg_foreign_data_wrapper
     UNION ALL SELECT 'mapping ' || usename || ' ' || srvname || ' ' || coalesce(umoptions, '{}')::text FROM pg_user_mappings
-    UNION ALL SELECT 'comment ' || coalesce(shobj_description(oid, 'pg_database'), '') FROM pg_database WHERE datname = current_database()
+    UNION ALL SELECT 'comment ' || shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = current_database()
     ORDER BY 1";
 
 /// Returns a copy's specification.
@@ -200,118 +170,6 @@ async fn everything_in_a_copy_is_its_own_roles_and_the_source_is_as_it_was() {
         assert_eq!(bench.failures(&copy).await, told, "{}: after the source's end", bench.name());
         bench.delete(&copy).await;
         bench.nothing_is_left(&copy).await;
-    }
-}
-
-/// The database's encodings that are tried.
-const ENCODINGS: [&str; 3] = ["UTF8", "LATIN1", "SQL_ASCII"];
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_of_any_letters_ways_to_other_servers_and_any_encoding_are_copied() {
-    for bench in benches() {
-        for encoding in ENCODINGS {
-            let name = format!("{}, {encoding}", bench.name());
-            let source = spec("odd");
-            bench.create(&source).await;
-            let names = &source.names;
-            let superuser = bench.cluster.superuser("postgres").await;
-            // As a clone of a server that is set up so: the same database in another encoding.
-            for sql in [
-                format!(
-                    "CREATE DATABASE {}_as OWNER {} TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'",
-                    names.database, names.owner_role
-                ),
-                format!("DROP DATABASE {}", names.database),
-                format!("ALTER DATABASE {0}_as RENAME TO {0}", names.database),
-                format!("REVOKE ALL ON DATABASE {} FROM PUBLIC", names.database),
-                format!(
-                    "GRANT CONNECT ON DATABASE {} TO {}, {}, {}",
-                    names.database,
-                    names.owner_role,
-                    names.readonly_role,
-                    crate::harness::LIMITED
-                ),
-            ] {
-                superuser.batch_execute(&sql).await.unwrap_or_else(|e| panic!("{name}: {sql}: {e:?}"));
-            }
-            bench.create(&source).await;
-            let inside = bench.cluster.superuser(&names.database).await;
-            let subscription = format!("sub_{}", source.id.short());
-            let made = format!(
-                "CREATE SUBSCRIPTION {subscription} CONNECTION 'dbname=none' PUBLICATION p \
-                 WITH (connect = false, enabled = false, slot_name = NONE)"
-            );
-            inside.batch_execute(&made).await.unwrap_or_else(|e| panic!("{name}: {e:?}"));
-            if bench.superuser {
-                let wrapper = "CREATE FOREIGN DATA WRAPPER nowhere; GRANT USAGE ON FOREIGN DATA WRAPPER nowhere TO ";
-                inside.batch_execute(&format!("{wrapper}{}", names.owner_role)).await.unwrap();
-            }
-            drop(inside);
-            let fill = async |sql: &str| {
-                let sql = sql.replace("OWNER", &names.owner_role).replace("READER", &names.readonly_role);
-                let owner = bench.owner(&source).await;
-                // `é` is two bytes where no encoding is known.
-                owner
-                    .batch_execute(&format!("SET client_encoding = 'UTF8'; {sql}"))
-                    .await
-                    .unwrap_or_else(|e| panic!("{name}: {e:?}"));
-            };
-            fill(ODDITIES).await;
-            if bench.superuser {
-                fill(MAPPINGS).await;
-            }
-            let before = bench.facts(&source).await;
-            bench.engine.check_copy(&source).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            let copy = copy_of(&source);
-            let template = SandboxSpec { kind: SandboxKind::Template, ..copy_of(&source) };
-            bench.make(&copy).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            bench.make(&template).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            let mut expected: Vec<String> =
-                before.iter().map(|line| line.replace(&names.database, &copy.names.database)).collect();
-            let mut found = bench.facts(&copy).await;
-            // The admin's way in is the copy's, and was not made for the source here.
-            expected.retain(|line| !line.starts_with("database "));
-            found.retain(|line| !line.starts_with("database "));
-            expected.sort();
-            found.sort();
-            assert_eq!(found, expected, "{name}");
-            assert_eq!(bench.facts(&source).await, before, "{name}");
-            let subscriptions =
-                "SELECT s.subname::text, d.datname::text FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid
-                WHERE s.subname = $1";
-            let rows = superuser.query(subscriptions, &[&subscription]).await.unwrap();
-            assert_eq!(
-                rows.iter().map(|row| row.get(1)).collect::<Vec<String>>(),
-                std::slice::from_ref(&names.database),
-                "{name}"
-            );
-            let encoded: String = superuser
-                .query_one(
-                    "SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = $1",
-                    &[&copy.names.database],
-                )
-                .await
-                .unwrap()
-                .get(0);
-            assert_eq!(encoded, encoding, "{name}");
-            drop(superuser);
-            // An admin that is none could not.
-            let inside = bench.cluster.superuser(&names.database).await;
-            inside.batch_execute(&format!("DROP SUBSCRIPTION {subscription}")).await.unwrap();
-            drop(inside);
-            bench.engine.await_unused(&source).await.unwrap();
-            bench.delete(&source).await;
-            bench.nothing_is_left(&source).await;
-            let late = copy_of(&template);
-            bench
-                .make(&late)
-                .await
-                .unwrap_or_else(|error| panic!("{name}: from a template whose source is gone: {error:?}"));
-            for made in [&late, &template, &copy] {
-                bench.delete(made).await;
-                bench.nothing_is_left(made).await;
-            }
-        }
     }
 }
 
