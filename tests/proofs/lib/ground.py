@@ -218,6 +218,8 @@ class Ground:
             gone = set() if operation == "create_database" else {"database_not_found", "sandbox_expired"}
             # The server that is asked now was told of no source.
             gone = gone | {"source_not_allowed"} if operation == "clone_database" else gone
+            # The file was deleted at the end of the scene.
+            gone = gone | {"template_not_found"} if operation == "import_template" else gone
             allowed = {None} | gone | ({"quota_exceeded"} if play.strict else set())
             if code not in allowed:
                 faults.append(f"{operation} was to be called again, and then came {again['errors']}")
