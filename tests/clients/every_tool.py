@@ -36,7 +36,7 @@ settings = { allow = [{ host = "127.0.0.1" }] }
 """
 MASKS = [
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uuid>"),
-    (re.compile(r"(every_[a-z]+_)[0-9a-f]{10}"), r"\1<short>"),
+    (re.compile(r"((?:every_[a-z]+|validation)_)[0-9a-f]{10}"), r"\1<short>"),
     (re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z"), "<time>"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "<digest>"),
     (re.compile(r"postgresql://([^:@/]+):[A-Za-z0-9_-]{20,}@"), r"postgresql://\1:<password>@"),
