@@ -64,9 +64,15 @@ async fn chains_of_processes_that_outrun_every_look_end_with_the_command() {
     for way in WAYS {
         let mut ground = Ground::new();
         ground.settings.namespace = way;
-        let ran = ground.run(&ground.script(CHAINS)).await.unwrap();
-        assert_eq!(ran.ended, Ended::Exited(0), "{}", ran.stderr.text);
-        assert!(!runs_in(&ground.root), "{way:?}: after {:?}", ran.elapsed);
+        match ground.run(&ground.script(CHAINS)).await {
+            Ok(ran) => {
+                assert_eq!(ran.ended, Ended::Exited(0), "{}", ran.stderr.text);
+                assert!(!runs_in(&ground.root), "{way:?}: after {:?}", ran.elapsed);
+            }
+            // Without numbers of its own it is a race, which is told if it was lost.
+            Err(CommandError::Remains { count, .. }) if way != Namespace::WhenAvailable => assert!(count > 0),
+            Err(error) => panic!("{way:?}: {error}"),
+        }
     }
 }
 
