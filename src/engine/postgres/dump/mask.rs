@@ -247,7 +247,9 @@ pub(super) async fn apply(
     for table in tables {
         for row in session.query(HOLDERS, &[&table.schema, &table.table]).await.map_err(&failed)? {
             let (schema, table, logged): (String, String, bool) = (row.get(0), row.get(1), row.get(2));
-            session.batch_execute(&written_anew(&schema, &table, logged)).await.map_err(&failed)?;
+            for statement in written_anew(&schema, &table, logged) {
+                session.execute(statement.as_str(), &[]).await.map_err(&failed)?;
+            }
         }
     }
     Ok(())
@@ -255,10 +257,10 @@ pub(super) async fn apply(
 
 /// Returns the statements that write a table anew with what is to be seen of it. `VACUUM FULL` is not enough: it keeps what was
 /// replaced as long as any session is just logging in to the server.
-fn written_anew(schema: &str, table: &str, logged: bool) -> String {
+fn written_anew(schema: &str, table: &str, logged: bool) -> [String; 2] {
     let name = format!("{}.{}", ident(schema), ident(table));
-    let [there, back] = if logged { ["UNLOGGED", "LOGGED"] } else { ["LOGGED", "UNLOGGED"] };
-    format!("ALTER TABLE {name} SET {there}; ALTER TABLE {name} SET {back}")
+    let ways = if logged { ["UNLOGGED", "LOGGED"] } else { ["LOGGED", "UNLOGGED"] };
+    ways.map(|way| format!("ALTER TABLE {name} SET {way}"))
 }
 
 async fn replace(session: &AdminSession, column: &Column, mask: &Mask, job: &CloneJob) -> Result<(), EngineError> {

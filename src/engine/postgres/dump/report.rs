@@ -147,7 +147,7 @@ async fn look_at(
         if relation.part {
             return Ok(());
         }
-        session.batch_execute(&format!("ANALYZE {name}")).await
+        session.execute(format!("ANALYZE {name}").as_str(), &[]).await.map(drop)
     };
     let count = async {
         if !(counts && relation.holds_rows) {

@@ -171,7 +171,8 @@ impl DatabaseSetting<'_> {
 async fn unseen(session: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
     let sql: (&(dyn ToSql + Sync), Type) = (&sql, Type::TEXT);
     session.query_typed("SELECT pg_catalog.set_config('pgsandbox.carried', $1, false) IS NULL", &[sql]).await?;
-    let execute = "DO $do$ BEGIN EXECUTE pg_catalog.current_setting('pgsandbox.carried'); END $do$";
+    let execute = "DO $do$ BEGIN EXECUTE pg_catalog.current_setting('pgsandbox.carried'); \
+                   PERFORM pg_catalog.set_config('pgsandbox.carried', '', false); END $do$";
     session.batch_execute(execute).await
 }
 
