@@ -139,6 +139,16 @@ impl Engine for PostgresEngine {
         dump::sweep(&self.server.settings().work_dir);
     }
 
+    fn disk_left(&self) -> Option<u64> {
+        self.server.managed().and_then(super::ManagedCluster::disk_left)
+    }
+
+    fn keep_ballast(&self) {
+        if let Some(managed) = self.server.managed() {
+            managed.keep_ballast();
+        }
+    }
+
     async fn relieve(&self) {
         self.server.relieve().await;
     }
