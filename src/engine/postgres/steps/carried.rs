@@ -97,8 +97,8 @@ impl Work<'_> {
                 "SELECT m.oid, pg_catalog.pg_get_userbyid(m.umuser)::text, pg_catalog.quote_ident(s.srvname), \
                  o.option_name, o.option_value FROM pg_catalog.pg_user_mapping m \
                  JOIN pg_catalog.pg_foreign_server s ON s.oid = m.umserver \
-                 LEFT JOIN LATERAL pg_catalog.pg_options_to_table(m.umoptions) o ON true \
-                 WHERE m.umuser = ANY ($1) ORDER BY m.oid, o.option_name",
+                 LEFT JOIN LATERAL pg_catalog.pg_options_to_table(m.umoptions) WITH ORDINALITY \
+                 o (option_name, option_value, n) ON true WHERE m.umuser = ANY ($1) ORDER BY m.oid, o.n",
                 &[(&mapping.oids, Type::OID_ARRAY)],
             )
             .await
