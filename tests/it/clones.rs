@@ -8,6 +8,7 @@ mod code;
 mod demanded;
 mod encrypted;
 mod guarded;
+mod half_open;
 mod hostile;
 mod known;
 mod limited;
