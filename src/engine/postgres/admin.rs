@@ -191,9 +191,10 @@ impl AdminSession {
         let encrypted = Encrypted { binding: stream.channel_binding() };
         let stream = Watched::new(stream, patience.clone());
         let connected = config.connect_raw(stream, encrypted).await;
-        let (client, connection) = connected.map_err(|error| match login_error(&error) {
-            LoginError::Method if binds_or_fails(login) => LoginError::Unbound,
-            error => error,
+        let (client, connection) = connected.map_err(|error| {
+            let error = login_error(&error);
+            // The driver does not say by kind why it cannot log in.
+            if error == LoginError::Method && binds_or_fails(login) { LoginError::Unbound } else { error }
         })?;
         let version = connection.parameter("server_version").unwrap_or_default();
         let major = major_of(version).ok_or_else(|| {
