@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgsandbox::engine::postgres::{
-    ChannelBinding, Auth, Endpoint, Host, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError,
+    Auth, ChannelBinding, Endpoint, Host, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError,
 };
 use pgsandbox::model::{Secret, TlsMode};
 use tempfile::TempDir;
