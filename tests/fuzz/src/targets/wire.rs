@@ -60,7 +60,14 @@ impl Wire {
     fn target(&self, how: u8) -> SessionTarget {
         let host = Host::Unix(PathBuf::from(self.dir.path()));
         SessionTarget {
-            endpoint: Endpoint { host, port: 5432, tls: TlsMode::Disable, ca_file: None, address: None, binding: ChannelBinding::Prefer },
+            endpoint: Endpoint {
+                host,
+                port: 5432,
+                tls: TlsMode::Disable,
+                ca_file: None,
+                address: None,
+                binding: ChannelBinding::Prefer,
+            },
             database: "box".into(),
             user: "owner".into(),
             password: Secret::new("hunter2hunter2"),
