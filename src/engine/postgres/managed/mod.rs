@@ -30,7 +30,7 @@ pub(super) use user::{DEFAULT_USER, cluster_user, command};
 use self::home::{Locked, check_own_dir, make_dir, read_own, write_private};
 use self::process::Paths;
 use super::admin::{AdminSession, CONNECTIONS_USED_UP, Chain, Login, LoginError};
-use super::{Credentials, Endpoint, Host};
+use super::{ChannelBinding, Credentials, Endpoint, Host};
 use crate::engine::Standing;
 use crate::model::{Secret, TlsMode, fault};
 
@@ -408,8 +408,14 @@ impl ManagedCluster {
             return Ok(None);
         };
         let Some(directory) = process::known_socket_dir(paths)? else { return Ok(None) };
-        let endpoint =
-            Endpoint { host: Host::Unix(directory), port, tls: TlsMode::Disable, ca_file: None, address: None };
+        let endpoint = Endpoint {
+            host: Host::Unix(directory),
+            port,
+            tls: TlsMode::Disable,
+            ca_file: None,
+            address: None,
+            binding: ChannelBinding::Prefer,
+        };
         let admin = Credentials { user: ADMIN_ROLE.to_owned(), password: Some(Secret::new(password)) };
         Ok(Some(Running { endpoint, port, admin }))
     }
