@@ -8,6 +8,7 @@
 mod archive;
 mod collation;
 mod failure;
+mod guests;
 mod identity;
 mod job;
 mod kept;
@@ -47,6 +48,8 @@ pub(super) use workdir::sweep;
 /// The numbers of the two sockets in the private directory.
 const SOURCE_SOCKET: u16 = 1;
 const TARGET_SOCKET: u16 = 2;
+/// The number that no socket has.
+const NO_SOCKET: u16 = 0;
 
 /// How often the archive is restored from at most: what comes before the masks, and what comes after.
 const RESTORES_MAX: u32 = 2;
