@@ -143,12 +143,15 @@ impl Work<'_> {
             self.join(inside, new).await?;
         }
         let transaction = inside.transaction().await.map_err(&failed)?;
-        if self.info.superuser {
-            // Event triggers that an operator has made in the source would run with our rights.
-            let off = "SET LOCAL session_replication_role = replica";
-            transaction.batch_execute(off).await.map_err(&failed)?;
-        }
-        let (schemas, shared) = self.shared(&transaction, mapping).await?;
+        let off = async {
+            if self.info.superuser {
+                // Event triggers that an operator has made in the source would run with our rights.
+                let off = "SET LOCAL session_replication_role = replica";
+                transaction.batch_execute(off).await.map_err(&failed)?;
+            }
+            Ok(())
+        };
+        let ((), (schemas, shared)) = try_join(off, self.shared(&transaction, mapping)).await?;
         let (owner, new_owner) = (ident(&source.owner_role), ident(&self.spec.names.owner_role));
         // Schemas first: whoever is given what is in one needs the right to create there.
         let mut statements: Vec<String> =
