@@ -1,14 +1,15 @@
 //! How a sandbox's database and roles are named.
 //!
 //! A name is `<prefix>_<slug of the hint>_<ten digits of the id>`; the owner role adds `_role`, its
-//! read-only companion `_ro`. Every name fits Postgres' 63 bytes with the id whole, and consists of
-//! lower-case ASCII letters, digits and `_`, so it never needs quoting.
+//! read-only companion `_ro`. While a database is filled from elsewhere its owner role has other names, `_f1`, `_f2` and
+//! so on. Every name fits Postgres' 63 bytes with the id whole, and consists of lower-case ASCII letters, digits and `_`,
+//! so it never needs quoting.
 
 use super::SandboxId;
 
 /// The longest identifier Postgres keeps, in bytes (`NAMEDATALEN - 1`).
 const IDENTIFIER_BYTES_MAX: usize = 63;
-/// The longest suffix a role's name adds to its database's: `_role`.
+/// The longest suffix a role's name adds to its database's: `_role`, `_f255`.
 const SUFFIX_BYTES_MAX: usize = 5;
 /// The longest prefix a profile may configure, in bytes; it leaves room for a slug.
 pub const PREFIX_BYTES_MAX: usize = 24;
@@ -48,11 +49,42 @@ impl SandboxNames {
     }
 }
 
+impl SandboxNames {
+    /// Returns what the owner role is called after its database was opened `times` times to be filled.
+    ///
+    /// A login that somebody has begun under one name ends under it, or not at all: each opening has a name of its own.
+    pub fn filling_role(&self, times: u8) -> String {
+        format!("{}{FILLING}{times}", self.database)
+    }
+
+    /// Returns the regular expression, as Postgres writes them, that these names match and no other.
+    pub fn filling_pattern(&self) -> String {
+        // Its letters mean nothing there.
+        format!("^{}{FILLING}[0-9]{{1,3}}$", self.database)
+    }
+
+    /// Returns whether a role is one of the sandbox's, under whatever name.
+    pub fn is_own_role(&self, role: &str) -> bool {
+        role == self.owner_role
+            || role == self.readonly_role
+            || settled_role(role).is_some_and(|settled| settled == self.owner_role)
+    }
+}
+
+/// What stands between a database's name and how often it was opened to be filled.
+const FILLING: &str = "_f";
+
+/// Returns what an owner role that is called so while its database is filled is called afterwards.
+pub fn settled_role(name: &str) -> Option<String> {
+    let (database, times) = name.rsplit_once(FILLING)?;
+    times.parse::<u8>().ok().map(|_| format!("{database}_role"))
+}
+
 /// Returns the regular expression, as Postgres writes them, that the roles of a prefix' sandboxes match, and no operator's
 /// role of any other form, though it begins alike: the admin's own is `pgsandbox_admin` on a managed cluster.
 pub fn role_pattern(prefix: &str) -> String {
     // The prefix has passed `prefix_fault`: none of its characters means anything here.
-    format!("^{prefix}_([a-z0-9_]+_)?[0-9a-f]{{10}}_ro(le)?$")
+    format!("^{prefix}_([a-z0-9_]+_)?[0-9a-f]{{10}}_(ro(le)?|f[0-9]{{1,3}})$")
 }
 
 /// Says what is wrong with a configured prefix, if anything.
@@ -101,7 +133,7 @@ mod tests {
             format!("pgsb_{expected_slug}_{}", id.short())
         };
         assert_eq!(names.database, expected);
-        for name in [&names.database, &names.owner_role, &names.readonly_role] {
+        for name in [&names.database, &names.owner_role, &names.readonly_role, &names.filling_role(u8::MAX)] {
             assert!(name.len() <= IDENTIFIER_BYTES_MAX, "{name}");
             assert!(name.contains(&id.short()), "{name}");
         }
@@ -125,6 +157,25 @@ mod tests {
     #[test]
     fn hostile_hints_cannot_leave_the_alphabet() {
         check("x\"; DROP DATABASE y; --\0\n", "x_drop_database_y");
+    }
+
+    #[test]
+    fn the_names_of_an_owner_are_its_own_and_nobody_elses() {
+        let names = SandboxNames::new("pgsb", Some("f1"), SandboxId::fresh());
+        for own in
+            [names.owner_role.clone(), names.readonly_role.clone(), names.filling_role(1), names.filling_role(255)]
+        {
+            assert!(names.is_own_role(&own), "{own}");
+        }
+        let database = &names.database;
+        for foreign in
+            [format!("{database}_f256"), format!("{database}_f"), format!("{database}_f1x"), database.clone()]
+        {
+            assert!(!names.is_own_role(&foreign), "{foreign}");
+            assert_eq!(settled_role(&foreign), None, "{foreign}");
+        }
+        let other = SandboxNames::new("pgsb", Some("f1"), SandboxId::fresh());
+        assert!(!names.is_own_role(&other.filling_role(1)));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::{Found, Standing};
 use crate::model::{
     Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, SandboxKind, Timestamp, Transport, fault,
+    settled_role,
 };
 use crate::secret::Sealed;
 use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords, Whose};
@@ -297,7 +298,7 @@ impl Core {
     /// given up, for instance. What has no row is left alone.
     async fn sweep(&self, profile: &Profile) -> Result<(), Failure> {
         let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(Failure::from)?;
-        let names: Vec<String> = found.into_iter().map(|found| found.name).collect();
+        let names: Vec<String> = found.iter().map(noted_name).collect();
         for sandbox in profile.store.bearing(&names).await? {
             if matches!(sandbox.state, super::State::Deleted | super::State::Failed)
                 && profile.store.reopen_delete(sandbox.id, PlanId::fresh(), RequestId::fresh()).await?
@@ -320,7 +321,7 @@ impl Core {
 
     async fn compare(profile: &Profile) -> Result<Orphans, Failure> {
         let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(Failure::from)?;
-        let names: Vec<String> = found.iter().map(|found| found.name.clone()).collect();
+        let names: Vec<String> = found.iter().map(noted_name).collect();
         // Of any profile: a prefix may begin with another's.
         let tracked = profile.store.tracked(&names).await?;
         let there: BTreeSet<&String> = names.iter().collect();
@@ -338,7 +339,7 @@ impl Core {
         }
         let stuck = profile.store.stuck(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
         let waiting = profile.store.waiting(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
-        let untracked = found.into_iter().filter(|found| !tracked.contains(&found.name)).collect();
+        let untracked = found.into_iter().filter(|found| !tracked.contains(&noted_name(found))).collect();
         let damaged = profile.store.damage().await?;
         Ok(Orphans { untracked, missing, stuck, waiting, damaged })
     }
@@ -520,6 +521,12 @@ impl Core {
 /// Returns what broke off.
 fn half_way(sandbox: &Sandbox) -> &'static str {
     if sandbox.state == super::State::Creating { "making" } else { "removal" }
+}
+
+/// Returns the name under which what was found is noted, if it is ours: a role has others while its database is filled.
+fn noted_name(found: &Found) -> String {
+    let settled = if found.kind == "role" { settled_role(&found.name) } else { None };
+    settled.unwrap_or_else(|| found.name.clone())
 }
 
 /// Tells what was found, up to a bound.

@@ -7,6 +7,7 @@ mod code;
 mod demanded;
 mod encrypted;
 mod guarded;
+mod half_open;
 mod hostile;
 mod known;
 mod limited;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::half_open::Thief;
 use super::{Setup, reader_url, source};
 use crate::harness::{self, Cluster, block_on};
 use crate::program::{Cli, Transport};
@@ -20,7 +21,7 @@ const GIVES_AWAY: &str = r#"
         INSERT INTO public.did VALUES ('done: ' || what);
         EXCEPTION WHEN OTHERS THEN INSERT INTO public.did VALUES (sqlstate || ': ' || what); END $$;
     CREATE FUNCTION give(n int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS $$ DECLARE d text := current_database(); o text := session_user; BEGIN
-        IF session_user::text !~ '_role$' OR n <> 2 THEN RETURN true; END IF;
+        IF session_user::text !~ '_(role|f[0-9]+)$' OR n <> 2 THEN RETURN true; END IF;
         PERFORM public.try(format('ALTER ROLE %I PASSWORD %L', o, 'known-to-others'));
         PERFORM public.try(format('ALTER ROLE %I SET work_mem = %L', o, '64kB'));
         PERFORM public.try(format('ALTER ROLE %I IN DATABASE %I SET work_mem = %L', o, d, '64kB'));
@@ -32,7 +33,7 @@ const GIVES_AWAY: &str = r#"
         PERFORM public.try('ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC');
         PERFORM public.try('ALTER DEFAULT PRIVILEGES IN SCHEMA inner_one GRANT ALL ON TABLES TO PUBLIC');
         PERFORM public.try('ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO PUBLIC');
-        PERFORM public.try(format('ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO %I WITH GRANT OPTION', left(o, -5) || '_ro'));
+        PERFORM public.try(format('ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO %I WITH GRANT OPTION', d || '_ro'));
         PERFORM public.try('GRANT ALL ON SCHEMA public, inner_one TO PUBLIC');
         PERFORM public.try('GRANT ALL ON ALL TABLES IN SCHEMA public, inner_one TO PUBLIC');
         PERFORM public.try('GRANT SELECT (v) ON t TO PUBLIC');
@@ -42,7 +43,7 @@ const GIVES_AWAY: &str = r#"
         PERFORM public.try('GRANT ALL ON TYPE public.pair TO reader');
         RETURN true; END $$;
     CREATE FUNCTION slow(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN
-        IF session_user::text ~ '_role$' THEN PERFORM pg_sleep(0.3); END IF; RETURN n; END $$;
+        IF session_user::text ~ '_(role|f[0-9]+)$' THEN PERFORM pg_sleep(0.3); END IF; RETURN n; END $$;
     CREATE INDEX ON t ((public.give(n))); CREATE INDEX ON t (public.slow(n));
     ALTER TABLE t ADD CHECK (public.give(n));
     CREATE MATERIALIZED VIEW m AS SELECT public.give(n) FROM public.t;
@@ -110,14 +111,18 @@ fn gives_away(cluster: &'static Cluster, admin_url: &str, prefix: &'static str, 
     let role = other["roleName"].as_str().unwrap();
 
     let over = std::sync::atomic::AtomicBool::new(false);
-    let (result, entered) = std::thread::scope(|scope| {
+    let thief = Thief::new(cluster, PLANTED);
+    let (result, entered, (became, held)) = std::thread::scope(|scope| {
         let watch = scope.spawn(|| block_on(entered(cluster, prefix, (role, password), &over)));
+        let thief = scope.spawn(|| thief.tries(prefix, role, &over));
         let result = setup.clone(with.clone());
         over.store(true, std::sync::atomic::Ordering::Relaxed);
-        (result, watch.join().unwrap())
+        (result, watch.join().unwrap(), thief.join().unwrap())
     });
     assert_eq!(result["ok"], true, "{result:#}");
     assert_eq!(entered, Vec::<String>::new(), "{prefix}");
+    assert_eq!(became, Vec::<String>::new(), "{prefix}");
+    assert!(held > 2, "{prefix}: the server held {held} logins");
     let result = &result["result"];
     let name = result["databaseName"].as_str().unwrap();
     let planted = block_on(cluster.connect(&format!("{name}_role"), PLANTED, name)).is_ok();
@@ -182,7 +187,7 @@ fn what_a_sources_code_gives_away_of_a_masked_copy_is_nobodys() {
 fn a_source_whose_code_lets_others_be_the_owner_is_refused() {
     let script = "CREATE TABLE t (n int); INSERT INTO t VALUES (1);
         CREATE FUNCTION give(n int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN
-        IF session_user::text ~ '_role$' THEN EXECUTE format('GRANT %I TO reader', session_user); END IF;
+        IF session_user::text ~ '_(role|f[0-9]+)$' THEN EXECUTE format('GRANT %I TO reader', session_user); END IF;
         RETURN true; EXCEPTION WHEN insufficient_privilege THEN RETURN true; END $$;
         ALTER TABLE t ADD CHECK (public.give(n))";
     for (cluster, prefix) in harness::clusters().into_iter().zip(["membera", "memberb"]) {

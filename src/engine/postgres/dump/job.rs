@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub struct CloneJob {
     pub(super) plan: OnceLock<ClonePlan>,
     pub(super) report: OnceLock<CloneReport>,
     begun: Mutex<Option<Begun>>,
+    /// How often the database was opened to be filled.
+    opened: AtomicU8,
 }
 
 impl std::fmt::Debug for CloneJob {
@@ -181,7 +184,8 @@ impl CloneJob {
     ) -> Self {
         let deadline = Instant::now() + time;
         let (plan, report, begun) = (OnceLock::new(), OnceLock::new(), Mutex::default());
-        Self { source, shown, options, deadline, time, cancel, progress, plan, report, begun }
+        let opened = AtomicU8::new(0);
+        Self { source, shown, options, deadline, time, cancel, progress, plan, report, begun, opened }
     }
 
     /// Returns what was found out about the source.
@@ -202,6 +206,15 @@ impl CloneJob {
     /// Returns how long is left.
     pub fn left(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Returns how often the database was opened to be filled, by which its owner's name is known.
+    pub(in crate::engine::postgres) fn opened(&self) -> u8 {
+        self.opened.load(Ordering::SeqCst)
+    }
+
+    pub(in crate::engine::postgres) fn note_opened(&self, times: u8) {
+        self.opened.store(times, Ordering::SeqCst);
     }
 
     pub(super) fn keep_begun(&self, begun: Begun) {

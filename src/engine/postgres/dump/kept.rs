@@ -1,7 +1,8 @@
 //! Writes a template's dump to a file, and makes a template of one: the same programs as a copy, one end of it a file.
 //!
 //! A dump is written by the owner of a copy that is thrown away, and restored by the owner of what is new: whatever is in a
-//! file, it is done as a role that owns nothing else, in a database that nobody else enters, and never as the admin.
+//! file, it is done as a role that owns nothing else, in a database that nobody else enters, and never as the admin. It is
+//! filled and handed over as a copy of another server's is.
 //! What is restored is what was compared with its checksum: it is copied to a private file while it is compared.
 
 use std::fs::File;
@@ -21,7 +22,7 @@ use super::workdir::WorkDir;
 use super::{RESTORES_MAX, SOURCE_SOCKET, TARGET_SOCKET, failure, known, preflight, report, stoppable, system, tools};
 use crate::engine::postgres::admin::{refused, refused_unquoted};
 use crate::engine::postgres::server::PostgresServer;
-use crate::engine::postgres::steps::DatabaseSetting;
+use crate::engine::postgres::steps::{DatabaseSetting, Door};
 use crate::engine::postgres::{Credentials, PostgresUrl, access, catalog};
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{
@@ -235,7 +236,8 @@ async fn write_unbounded(
     if let Some(failure) = names_its_roles(&schema, &job.shown) {
         return Err(known(failure));
     }
-    report::check(server, spec, job).await?;
+    let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
+    report::check((session, None), &server.settings().profile, job).await?;
     let facts = facts(server, spec).await?;
     let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
@@ -375,7 +377,7 @@ pub(in crate::engine::postgres) async fn examine(
     Ok(RestoreJob { clone, dump, done: OnceLock::new() })
 }
 
-/// Restores a dump into the new database as its owner, and compares what came of it.
+/// Restores a dump into the new database, and looks at what came of it.
 pub(in crate::engine::postgres) async fn restore(
     server: &Arc<PostgresServer>,
     spec: &SandboxSpec,
@@ -418,6 +420,8 @@ async fn restore_unbounded(
     let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
     let target = Relay::listen(&work, TARGET_SOCKET, access::owner_login(server, spec).await?, RESTORES_MAX)?;
+    let door = Door::of(server, spec);
+    target.guard(door.clone());
     let programs = Programs::prepare(&work, user, clone, plan, spec)?;
     let (archive, list) = (work.file("archive")?, work.file("list")?);
     work.give_away()?;
@@ -429,9 +433,27 @@ async fn restore_unbounded(
         return Err(known(Failure::new(Code::RestoreIncompatible, text)));
     }
     program::write(&list, &Filter::of(plan).apply(entries))?;
+    door.open().await?;
     programs.restore(&archive, Restore::All).await.map_err(|broken| failed(&broken))?;
+    report::check(door.enter_twice().await?, &server.settings().profile, clone).await
+}
+
+/// Sets what belongs to the database of a dump, which is its owner's by now, and compares what came of it.
+pub(in crate::engine::postgres) async fn settle(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    job: &RestoreJob,
+) -> Result<(), EngineError> {
+    stoppable(&job.clone, settle_unbounded(server, spec, job)).await.map_err(of_import)
+}
+
+async fn settle_unbounded(
+    server: &Arc<PostgresServer>,
+    spec: &SandboxSpec,
+    job: &RestoreJob,
+) -> Result<(), EngineError> {
+    let (clone, dump) = (&job.clone, &job.dump);
     let settings_left_out = set_again(server, spec, dump).await?;
-    report::check(server, spec, clone).await?;
     let facts = facts(server, spec).await?;
     let named = |name: &String| dump.extensions.iter().any(|(known, _)| known == name);
     if let Some([name, ..]) = facts.extensions.iter().find(|[name, ..]| !named(name)) {
@@ -523,7 +545,7 @@ fn of_export(error: EngineError) -> EngineError {
 }
 
 /// Says what stands in the way of an import.
-fn of_import(error: EngineError) -> EngineError {
+pub(in crate::engine::postgres) fn of_import(error: EngineError) -> EngineError {
     let mut error = error;
     if let EngineError::Known(failure) = &mut error
         && failure.code == Code::RestoreIncompatible

@@ -41,7 +41,7 @@ use super::steps::Door;
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, Failure};
 
-pub(super) use kept::{examine, restore, write};
+pub(super) use kept::{examine, of_import, restore, settle, write};
 pub(super) use preflight::preflight;
 pub(super) use workdir::sweep;
 
@@ -128,7 +128,12 @@ pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: 
 
 /// Rebuilds the copy's statistics and looks at what came of it.
 pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
-    stoppable(job, report::check(server, spec, job)).await
+    let looked = async {
+        // Two go through the tables where two can get in.
+        let sessions = Door::of(server, spec).enter_twice().await?;
+        report::check(sessions, &server.settings().profile, job).await
+    };
+    stoppable(job, looked).await
 }
 
 /// Does work that ends when the job is cancelled or its time is over: whatever it began ends with it.
@@ -156,6 +161,7 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
     let (from, into) = (Some(&source), Some(&target));
     let (archive, list) = match way {
         Way::Streams(restore) => {
+            door.open().await?;
             return failure::judge(programs.stream(dump, restore, job).await, from, into, job);
         }
         Way::Kept { archive, list } => (archive, list),
@@ -164,6 +170,7 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
     let listed = programs.list(&archive).await.map_err(|broken| failure::of(&broken, from, into, job))?;
     program::write(&list, &Filter::of(plan).apply(listed))?;
     let restore = |part| programs.restore(&archive, part);
+    door.open().await?;
     if plan.masks.is_empty() {
         return failure::judge(restore(Restore::All).await, from, into, job);
     }

@@ -226,8 +226,12 @@ impl Line {
     /// Logs in, and carries what is said until one side ends it.
     async fn carry(&self, client: UnixStream) {
         let passed = fault::pass("socket.relay.connect").await;
+        let mut target = self.target.clone();
+        if let Some(door) = &lock(&self.seen).door {
+            target.user = door.owner();
+        }
         let opened = match passed {
-            Ok(()) => wire::logged_in(&self.target).await,
+            Ok(()) => wire::logged_in(&target).await,
             Err(injected) => Err(WireError::Lost(io::Error::from(injected).to_string())),
         };
         let (stream, greeting) = match opened {

@@ -1,16 +1,14 @@
 //! Looks at a copy: its statistics are rebuilt, its tables and rows counted, and what is not whole is named.
 
 use std::slice::Chunks;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::{try_join, try_join_all, try_join3};
 
 use super::job::{CloneJob, CloneReport, TableName, TableRows};
 use super::known;
 use crate::engine::postgres::admin::{AdminSession, ident, refused_unquoted};
-use crate::engine::postgres::server::PostgresServer;
-use crate::engine::postgres::steps::Door;
-use crate::engine::{EngineError, SandboxSpec, server_condition};
+use crate::engine::{EngineError, server_condition};
 use crate::model::{Code, Failure};
 
 /// Up to this size rows are counted; of a larger copy the server's estimates are told.
@@ -44,10 +42,13 @@ struct Relation {
     part: bool,
 }
 
-pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
-    let failed = refused_unquoted("look at the copy", &server.settings().profile);
-    // Two go through the tables where two can get in.
-    let (session, beside) = Door::of(server, spec).enter_twice().await?;
+/// Looks at a copy with one session of its owner's, and with a second one where there is one.
+pub(super) async fn check(
+    (session, beside): (AdminSession, Option<AdminSession>),
+    profile: &str,
+    job: &CloneJob,
+) -> Result<(), EngineError> {
+    let failed = refused_unquoted("look at the copy", profile);
     for session in [Some(&session), beside.as_ref()].into_iter().flatten() {
         session.answers_within(job.left());
         // The statistics are on disk once the sandbox is noted as ready, which waits for all that was written before.

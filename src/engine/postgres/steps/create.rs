@@ -106,7 +106,7 @@ impl Work<'_> {
             return if self.is_its_own(&found.owner) { Ok(()) } else { Err(self.foreign_owner(&found.owner)) };
         }
         let closed = if self.info.superuser { "CONNECTION LIMIT 0" } else { "ALLOW_CONNECTIONS false" };
-        let owner = if self.is_clone() { &names.readonly_role } else { &names.owner_role };
+        let owner = if self.is_filled() { &names.readonly_role } else { &names.owner_role };
         let sql = format!(
             "CREATE DATABASE {} OWNER {} TEMPLATE template0{} {closed}",
             ident(&names.database),
@@ -116,9 +116,9 @@ impl Work<'_> {
         session.batch_execute(&sql).await.map_err(refused("create the database", self.profile()))
     }
 
-    /// Returns whether it is filled from another server: code from there runs in it before it is its owner's.
-    fn is_clone(&self) -> bool {
-        matches!(self.spec.contents, Contents::Clone(_))
+    /// Returns whether it is filled from elsewhere: code from there runs in it before it is its owner's.
+    fn is_filled(&self) -> bool {
+        self.brought().is_some()
     }
 
     /// A server whose template is not in UTF-8 gets databases that are, with the one locale that fits every encoding.
@@ -221,7 +221,7 @@ impl Work<'_> {
         }
         statements.push(format!("REVOKE ALL ON DATABASE {database} FROM PUBLIC"));
         statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {roles}"));
-        if self.is_clone() {
+        if self.is_filled() {
             // What the owner of a database may do in it.
             statements.push(format!("GRANT CREATE, TEMPORARY ON DATABASE {database} TO {}", ident(&names.owner_role)));
         }
@@ -248,7 +248,7 @@ impl Work<'_> {
         let row = rights.await.map_err(refused("open the database to its roles", self.profile()))?;
         let (public, owner, reader, reader_more): (bool, bool, bool, bool) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
-        if public || !owner || !reader || reader_more && !self.is_clone() {
+        if public || !owner || !reader || reader_more && !self.is_filled() {
             return Err(EngineError::Refused {
                 action: "open the database to its roles",
                 sqlstate: SqlState::INSUFFICIENT_PRIVILEGE.code().to_owned(),
@@ -274,7 +274,7 @@ impl Work<'_> {
             // The rights came with the copy.
             return Ok(());
         }
-        if self.is_clone() && self.info.major >= 15 {
+        if self.is_filled() && self.info.major >= 15 {
             // The database's owner has it, which is another as long as it is filled.
             let inside = self.server.session_in(&self.spec.names.database).await?;
             let sql = format!("ALTER SCHEMA public OWNER TO {}", ident(&self.spec.names.owner_role));

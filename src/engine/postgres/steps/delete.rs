@@ -100,13 +100,14 @@ impl Work<'_> {
     async fn terminate_of(&self, session: &Client, roles: &[&str], database: Option<&str>) -> Result<(), EngineError> {
         let failed = refused("end the sandbox's sessions", self.profile());
         let until = tokio::time::Instant::now() + TERMINATE_WAIT;
+        let filling = self.spec.names.filling_pattern();
         loop {
             let rows = session
                 .query_typed(
                     "SELECT a.pid FROM pg_catalog.pg_stat_activity a \
-                     WHERE (a.usename = ANY ($1) OR a.datname = $2) AND a.pid <> pg_catalog.pg_backend_pid() \
-                     AND a.backend_type IN ('client backend', 'walsender')",
-                    &[(&roles, Type::NAME_ARRAY), (&database, Type::NAME)],
+                     WHERE (a.usename = ANY ($1) OR a.datname = $2 OR a.usename::text ~ $3) \
+                     AND a.pid <> pg_catalog.pg_backend_pid() AND a.backend_type IN ('client backend', 'walsender')",
+                    &[(&roles, Type::NAME_ARRAY), (&database, Type::NAME), (&filling, Type::TEXT)],
                 )
                 .await
                 .map_err(&failed)?;
@@ -310,7 +311,7 @@ impl Work<'_> {
     /// a view or a function for instance, would then run with the rights of a powerful owner.
     pub(super) async fn drop_owned(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
-        for (role, ..) in self.roles() {
+        for role in &self.known_roles(&session).await? {
             let Some(oid) = self.role_oid(&session, role).await? else { continue };
             self.join(&session, role).await?;
             self.owns_no_database(&session, role, oid).await?;
@@ -366,13 +367,11 @@ impl Work<'_> {
 
     pub(super) async fn drop_roles(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
-        for (role, ..) in self.roles().into_iter().rev() {
-            if self.role_oid(&session, role).await?.is_some() {
-                self.join(&session, role).await?;
-                self.terminate(&session).await?;
-                let sql = format!("DROP ROLE IF EXISTS {}", ident(role));
-                self.execute_whoever_holds(&session, None, "drop a role", &sql).await?;
-            }
+        for role in self.known_roles(&session).await?.iter().rev() {
+            self.join(&session, role).await?;
+            self.terminate(&session).await?;
+            let sql = format!("DROP ROLE IF EXISTS {}", ident(role));
+            self.execute_whoever_holds(&session, None, "drop a role", &sql).await?;
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 //!
 //! Such code may do what the owner may: change its password and its settings, and give rights on all that it owns. So the
 //! database is the reader's until it is handed over, and what lets the owner in is taken away as soon as a session of ours
-//! is in. A way in is made anew for each, when nobody else acts as the owner any more.
+//! is in. A way in is made anew for each, when nobody else acts as the owner any more, and under another name: the server
+//! compares a login's password when it begins and finds its role when it ends, so one that was begun with a password of
+//! that code's, and held, finds no role of its name.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +15,11 @@ use tokio_postgres::types::Type;
 use super::{Work, login_options};
 use crate::engine::postgres::access;
 use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
+use crate::engine::postgres::dump::CloneJob;
 use crate::engine::postgres::server::PostgresServer;
 use crate::engine::postgres::{Credentials, scram};
 use crate::engine::{Contents, EngineError, SandboxSpec};
-use crate::model::{Code, Failure, Secret};
+use crate::model::{Code, Failure, SandboxNames, Secret};
 
 /// How long a change waits for what a session holds that was just ended.
 const LOCK_TIMEOUT: &str = "2s";
@@ -44,7 +47,13 @@ impl Door {
         Work::new(&self.server, &self.spec).await?.shut().await
     }
 
-    /// Makes a way in that nobody knows but us, after all who were in are out.
+    /// Returns what the owner is called now.
+    pub(in crate::engine::postgres) fn owner(&self) -> String {
+        let opened = brought(&self.spec).map_or(0, CloneJob::opened);
+        owner_after(&self.spec.names, opened)
+    }
+
+    /// Makes a way in that nobody knows but us, after all who were in are out: under a name of its own.
     pub(in crate::engine::postgres) async fn open(&self) -> Result<(), EngineError> {
         Work::new(&self.server, &self.spec).await?.unlock().await
     }
@@ -69,21 +78,16 @@ impl Door {
 
     async fn log_in_now(&self) -> Option<AdminSession> {
         let (reach, info) = tokio::try_join!(self.server.reach(), self.server.info()).ok()?;
-        let names = &self.spec.names;
-        let credentials =
-            Credentials { user: names.owner_role.clone(), password: Some(self.spec.owner_password.clone()) };
-        access::log_in(&reach, &credentials, &names.database, info.major).await.ok()
+        access::log_in(&reach, &self.credentials(), &self.spec.names.database, info.major).await.ok()
     }
 
     async fn log_in(&self) -> Result<AdminSession, EngineError> {
-        let names = &self.spec.names;
-        let credentials =
-            Credentials { user: names.owner_role.clone(), password: Some(self.spec.owner_password.clone()) };
+        let credentials = self.credentials();
         let reach = self.server.reach().await?;
         let login = Login {
             endpoint: &reach.endpoint,
             credentials: &credentials,
-            database: &names.database,
+            database: &self.spec.names.database,
             timeout: reach.connect_timeout,
             answer: access::CATALOGUE_ANSWER,
         };
@@ -91,12 +95,30 @@ impl Door {
         let entered = self.server.log_in_as(&login, Some(major)).await;
         entered.map_err(|error| error.within(&self.server.settings().profile, &credentials.user))
     }
+
+    fn credentials(&self) -> Credentials {
+        Credentials { user: self.owner(), password: Some(self.spec.owner_password.clone()) }
+    }
+}
+
+/// Returns what a database is filled by, if it is filled from elsewhere.
+fn brought(spec: &SandboxSpec) -> Option<&CloneJob> {
+    match &spec.contents {
+        Contents::Clone(job) => Some(job),
+        Contents::Restore(job) => Some(&job.clone),
+        Contents::Empty | Contents::Copy { .. } => None,
+    }
+}
+
+/// Returns what the owner is called after so many openings.
+fn owner_after(names: &SandboxNames, openings: u8) -> String {
+    if openings == 0 { names.owner_role.clone() } else { names.filling_role(openings) }
 }
 
 impl Work<'_> {
     async fn shut(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
-        let (role, database) = (ident(&self.spec.names.owner_role), ident(&self.spec.names.database));
+        let (role, database) = (ident(&self.owner_now()), ident(&self.spec.names.database));
         let statements = [
             patience(),
             lasting_later(),
@@ -108,14 +130,29 @@ impl Work<'_> {
 
     async fn unlock(&self) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
+        let job = self.brought().ok_or_else(|| EngineError::Unsupported("there is nothing to fill".to_owned()))?;
+        let next = job.opened().checked_add(1).ok_or_else(|| self.tampered("made us go in too often"))?;
         self.nobody_is_in(&session).await?;
-        self.join(&session, &self.spec.names.owner_role).await?;
-        let [(owner, password, _), _] = self.roles();
-        let mut statements = vec![patience(), lasting_later()];
-        statements.extend(self.roles_anew(&session, &[(owner, verifier(password).await?)]).await?);
+        let (before, after) = (self.owner_now(), self.spec.names.filling_role(next));
+        self.join(&session, &before).await?;
+        let mut statements = vec![patience(), lasting_later(), rename(&before, &after)];
+        let verifier = verifier(&self.spec.owner_password).await?;
+        statements.extend(self.roles_anew(&session, &[Anew { before: &before, after: &after, verifier }]).await?);
         let database = ident(&self.spec.names.database);
-        statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {}", ident(owner)));
-        self.together(&session, "go into the copy", &statements).await
+        statements.push(format!("GRANT CONNECT ON DATABASE {database} TO {}", ident(&after)));
+        self.together(&session, "go into the copy", &statements).await?;
+        job.note_opened(next);
+        Ok(())
+    }
+
+    /// Returns what the owner is called now.
+    pub(super) fn owner_now(&self) -> String {
+        owner_after(&self.spec.names, self.brought().map_or(0, CloneJob::opened))
+    }
+
+    /// Returns what the copy of another server's database, or of a dump of one, has to go by.
+    pub(super) fn brought(&self) -> Option<&'_ CloneJob> {
+        brought(self.spec)
     }
 
     /// Ends who acts as the owner or is in the database, and refuses a copy whose code has let others in for good.
@@ -131,7 +168,7 @@ impl Work<'_> {
                  EXISTS (SELECT FROM pg_catalog.pg_stat_activity WHERE (usename IN ($1, $2) OR datname = $3) \
                  AND pid <> pg_catalog.pg_backend_pid() AND backend_type IN ('client backend', 'walsender'))",
                 &[
-                    (&names.owner_role, Type::NAME),
+                    (&self.owner_now(), Type::NAME),
                     (&names.readonly_role, Type::NAME),
                     (&names.database, Type::NAME),
                 ],
@@ -147,13 +184,9 @@ impl Work<'_> {
         }
     }
 
-    /// Returns what makes the roles again as they were made, with these verifiers: logins, limits and settings.
-    pub(super) async fn roles_anew(
-        &self,
-        session: &Client,
-        roles: &[(&str, String)],
-    ) -> Result<Vec<String>, EngineError> {
-        let names: Vec<&str> = roles.iter().map(|(role, _)| *role).collect();
+    /// Returns what makes the roles, once they have their new names, as they were made: logins, limits and settings.
+    pub(super) async fn roles_anew(&self, session: &Client, roles: &[Anew<'_>]) -> Result<Vec<String>, EngineError> {
+        let names: Vec<&str> = roles.iter().map(|role| role.before).collect();
         // In whatever database a role has set something for itself; for all of them without a name.
         let settings = session
             .query_typed(
@@ -168,9 +201,10 @@ impl Work<'_> {
         for row in settings {
             let (role, database): (String, Option<String>) = (row.get(0), row.get(1));
             let within = database.map(|name| format!(" IN DATABASE {}", ident(&name))).unwrap_or_default();
-            statements.push(format!("ALTER ROLE {}{within} RESET ALL", ident(&role)));
+            let after = roles.iter().find(|anew| anew.before == role).map_or(role.as_str(), |anew| anew.after);
+            statements.push(format!("ALTER ROLE {}{within} RESET ALL", ident(after)));
         }
-        for (role, verifier) in roles {
+        for Anew { after: role, verifier, .. } in roles {
             let login = login_options(self.server.settings().connection_limit, verifier, self.spec.expires_at);
             statements.push(format!("ALTER ROLE {} WITH LOGIN {login}", ident(role)));
             if self.info.superuser {
@@ -182,15 +216,26 @@ impl Work<'_> {
 
     /// Says what code of the source has done that a copy is not to carry.
     pub(super) fn tampered(&self, what: &str) -> EngineError {
-        let shown = match &self.spec.contents {
-            Contents::Clone(job) => job.shown.as_str(),
-            Contents::Empty | Contents::Copy { .. } | Contents::Restore(_) => "the source",
-        };
+        let shown = self.brought().map_or("the source", |job| job.shown.as_str());
         let text = format!("code of {shown} that ran in the copy {what}; everything begun was removed");
         let failure = Failure::new(Code::RestoreIncompatible, text)
             .hint("look at the functions that its constraints, defaults, indexes and materialised views call, and leave them out");
         EngineError::Known(Box::new(failure))
     }
+}
+
+/// A role that is made again as it was made.
+pub(super) struct Anew<'a> {
+    /// What it is called now.
+    pub(super) before: &'a str,
+    /// What it is called by then.
+    pub(super) after: &'a str,
+    /// The verifier of its password.
+    pub(super) verifier: String,
+}
+
+pub(super) fn rename(before: &str, after: &str) -> String {
+    format!("ALTER ROLE {} RENAME TO {}", ident(before), ident(after))
 }
 
 /// Returns the verifier of a password, made while others use the processor.

@@ -8,7 +8,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Transaction};
 
 use super::Work;
-use super::guard::{lasting_later, patience, verifier};
+use super::guard::{Anew, lasting_later, patience, rename, verifier};
 use super::rights::kind_of;
 use crate::engine::EngineError;
 use crate::engine::postgres::access;
@@ -81,17 +81,23 @@ impl Work<'_> {
         let names = &self.spec.names;
         let admin = self.server.admin_session().await?;
         self.nobody_is_in(&admin).await?;
-        for (role, ..) in self.roles() {
+        let [(owner, owner_password, _), (reader, reader_password, _)] = self.roles();
+        let filled = self.owner_now();
+        for role in [&filled, reader] {
             self.join(&admin, role).await?;
         }
-        let [(owner, owner_password, _), (reader, reader_password, _)] = self.roles();
         let (first, second, inside) =
             tokio::join!(verifier(owner_password), verifier(reader_password), self.server.session_in(&names.database));
-        let (verifiers, mut inside) = ([(owner, first?), (reader, second?)], inside?);
-        let roles = self.roles_anew(&admin, &verifiers).await?;
-        let oids = self.owner_and_reader(&inside).await?;
+        let roles = [
+            Anew { before: &filled, after: owner, verifier: first? },
+            Anew { before: reader, after: reader, verifier: second? },
+        ];
+        let mut inside = inside?;
+        let roles = self.roles_anew(&admin, &roles).await?;
+        let oids = self.owner_and_reader(&inside, [&filled, reader]).await?;
         let transaction = inside.transaction().await.map_err(&failed)?;
-        transaction.batch_execute(&[patience(), lasting_later()].join("; ")).await.map_err(&failed)?;
+        let begin = [patience(), lasting_later(), rename(&filled, owner)];
+        transaction.batch_execute(&begin.join("; ")).await.map_err(&failed)?;
         let taken = self.taken_back(&transaction, oids).await?;
         if !taken.is_empty() {
             tracing::warn!(sandbox = %self.spec.id, "code of the source gave rights away in the copy; they are taken back");
@@ -115,14 +121,13 @@ impl Work<'_> {
         transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
         self.check_handed_over(&transaction, oids).await?;
         transaction.commit().await.map_err(&failed)?;
-        // Whoever was just logging in with a password of before.
         drop(inside);
         self.terminate(&admin).await
     }
 
-    async fn owner_and_reader(&self, session: &Client) -> Result<[u32; 2], EngineError> {
+    async fn owner_and_reader(&self, session: &Client, roles: [&str; 2]) -> Result<[u32; 2], EngineError> {
         let mut oids = [0; 2];
-        for (oid, (role, ..)) in oids.iter_mut().zip(self.roles()) {
+        for (oid, role) in oids.iter_mut().zip(roles) {
             *oid = self.role_oid(session, role).await?.ok_or_else(|| access::gone(self.spec))?;
         }
         Ok(oids)

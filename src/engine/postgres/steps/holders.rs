@@ -75,6 +75,7 @@ impl Work<'_> {
     async fn end_holders(&self, session: &Client, inside: Option<&str>, waiting: i32) -> Result<(), EngineError> {
         let failed = refused("end transactions that hold the sandbox", self.profile());
         let roles: Vec<&str> = self.roles().iter().map(|(role, ..)| *role).collect();
+        let (pattern, filling) = (role_pattern(&self.server.settings().prefix), self.spec.names.filling_pattern());
         let rows = session
             .query(
                 "WITH awaited AS (SELECT transactionid FROM pg_catalog.pg_locks \
@@ -87,14 +88,14 @@ impl Work<'_> {
                  WHERE l.granted AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() \
                  AND coalesce(a.usename, p.owner)::text ~ $1 \
                  AND (l.locktype = 'object' AND (l.classid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
-                 AND l.objid IN (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = ANY ($2)) \
+                 AND l.objid IN (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = ANY ($2) OR rolname::text ~ $6) \
                  OR l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass \
                  AND l.objid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = $3)) \
                  OR l.pid = ANY (pg_catalog.pg_blocking_pids($5)) \
                  OR l.pid IS NULL AND l.locktype = 'transactionid' \
                  AND l.transactionid IN (SELECT transactionid FROM awaited) \
                  OR coalesce(a.datname, p.database) = $4 AND (p.gid IS NOT NULL OR a.xact_start IS NOT NULL))",
-                &[&role_pattern(&self.server.settings().prefix), &roles, &self.spec.names.database, &inside, &waiting],
+                &[&pattern, &roles, &self.spec.names.database, &inside, &waiting, &filling],
             )
             .await
             .map_err(&failed)?;

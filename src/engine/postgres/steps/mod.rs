@@ -45,6 +45,7 @@ const CHECK_COPY: Step = Step::inner("check-copy", "looking at the copy").paced(
 const HAND_OVER: Step = Step::inner("hand-over", "handing the copy over to its owner");
 const WRITE_DUMP: Step = Step::inner("write-dump", "writing the dump").paced();
 const RESTORE_DUMP: Step = Step::inner("restore-dump", "restoring the dump").paced();
+const SETTLE_DUMP: Step = Step::inner("settle-dump", "comparing what was restored with its file").paced();
 const CLOSE_ROLES: Step = Step::inner("close-roles", "taking the roles' logins away");
 const CLOSE: Step = Step::new("close", "closing the database");
 const CLEAR: Step = Step::new("clear", "removing what would hold the database");
@@ -71,7 +72,7 @@ pub(super) fn create_steps(kind: SandboxKind, contents: &Contents) -> Vec<Step> 
     // While it is filled, nobody gets in but sessions of ours.
     let filled = match contents {
         Contents::Clone(_) => vec![COPY_SOURCE, CHECK_COPY, HAND_OVER],
-        Contents::Restore(_) => vec![RESTORE_DUMP, CLOSE_ROLES, SEAL_TEMPLATE],
+        Contents::Restore(_) => vec![RESTORE_DUMP, HAND_OVER, SETTLE_DUMP, CLOSE_ROLES, SEAL_TEMPLATE],
         Contents::Empty | Contents::Copy { .. } => Vec::new(),
     };
     [vec![CREATE_ROLES], database, end, filled].concat()
@@ -94,12 +95,13 @@ pub(super) fn known_steps() -> Vec<Step> {
         HAND_OVER,
         WRITE_DUMP,
         RESTORE_DUMP,
+        SETTLE_DUMP,
         CLOSE_ROLES,
     ]
 }
 
 /// Lie inside the database and go with it, or are of its roles.
-const WITHIN: [Step; 10] = [
+const WITHIN: [Step; 11] = [
     PREPARE_DATABASE,
     PREPARE_OWNER,
     GIVE_COPY,
@@ -109,6 +111,7 @@ const WITHIN: [Step; 10] = [
     HAND_OVER,
     WRITE_DUMP,
     RESTORE_DUMP,
+    SETTLE_DUMP,
     CLOSE_ROLES,
 ];
 
@@ -153,9 +156,10 @@ impl<'a> Work<'a> {
             name if name == PREPARE_OWNER.name => self.prepare_owner().await,
             name if name == COPY_SOURCE.name => dump::copy(self.server, self.spec, self.job()?).await,
             name if name == CHECK_COPY.name => dump::check(self.server, self.spec, self.job()?).await,
-            name if name == HAND_OVER.name => self.hand_over().await,
+            name if name == HAND_OVER.name => self.hand_over().await.map_err(|error| self.worded(error)),
             name if name == WRITE_DUMP.name => dump::write(self.server, self.spec, self.dump()?).await,
             name if name == RESTORE_DUMP.name => dump::restore(self.server, self.spec, self.restored()?).await,
+            name if name == SETTLE_DUMP.name => dump::settle(self.server, self.spec, self.restored()?).await,
             name if name == CLOSE_ROLES.name => self.close_roles().await,
             name if name == CLOSE.name => self.close().await,
             name if name == CLEAR.name => self.clear().await,
@@ -225,6 +229,11 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Says what stands in the way of filling a database as whoever asked for it knows it.
+    fn worded(&self, error: EngineError) -> EngineError {
+        if self.restored().is_ok() { dump::of_import(error) } else { error }
+    }
+
     /// Returns what is to be restored.
     fn restored(&self) -> Result<&'a RestoreJob, EngineError> {
         match &self.spec.contents {
@@ -232,15 +241,6 @@ impl<'a> Work<'a> {
             Contents::Empty | Contents::Copy { .. } | Contents::Clone(_) => {
                 Err(EngineError::Unsupported("there is nothing to restore".to_owned()))
             }
-        }
-    }
-
-    /// Returns what the copy of another server's database, or of a dump of one, has to go by.
-    fn brought(&self) -> Option<&'a CloneJob> {
-        match &self.spec.contents {
-            Contents::Clone(job) => Some(job),
-            Contents::Restore(job) => Some(&job.clone),
-            Contents::Empty | Contents::Copy { .. } => None,
         }
     }
 
@@ -270,13 +270,18 @@ impl<'a> Work<'a> {
         format!("GRANT {} TO CURRENT_USER{options}", ident(role))
     }
 
-    /// Returns which of the two roles there are.
+    /// Returns which of the sandbox's roles there are, under whatever name, the reader last.
     async fn known_roles(&self, session: &Client) -> Result<Vec<String>, EngineError> {
         let names = &self.spec.names;
         let rows = session
             .query_typed(
-                "SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname IN ($1, $2)",
-                &[(&names.owner_role, Type::NAME), (&names.readonly_role, Type::NAME)],
+                "SELECT rolname::text FROM pg_catalog.pg_roles WHERE rolname IN ($1, $2) OR rolname::text ~ $3 \
+                 ORDER BY rolname = $2, rolname",
+                &[
+                    (&names.owner_role, Type::NAME),
+                    (&names.readonly_role, Type::NAME),
+                    (&names.filling_pattern(), Type::TEXT),
+                ],
             )
             .await
             .map_err(refused("find the roles", self.profile()))?;
@@ -323,7 +328,7 @@ impl<'a> Work<'a> {
 
     /// Returns whether a database's owner is one of the sandbox's roles: the reader, as long as it is filled.
     fn is_its_own(&self, owner: &str) -> bool {
-        owner == self.spec.names.owner_role || owner == self.spec.names.readonly_role
+        self.spec.names.is_own_role(owner)
     }
 
     fn foreign_owner(&self, owner: &str) -> EngineError {
