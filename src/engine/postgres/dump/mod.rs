@@ -70,7 +70,7 @@ pub(super) struct Begun {
 #[derive(Debug)]
 enum Way {
     /// Into this restore, which does not connect before it is given something.
-    Streams(Running),
+    Streams(Box<Running>),
     /// Into an archive, of which what is on a list is restored: something is left out or masked.
     Kept { archive: File, list: File },
 }
@@ -102,7 +102,7 @@ async fn begin_unbounded(
     let dump = programs.dump(purpose).await.map_err(failed)?;
     let way = match files {
         Some((archive, list)) => Way::Kept { archive, list },
-        None => Way::Streams(programs.restore_streamed().await.map_err(failed)?),
+        None => Way::Streams(Box::new(programs.restore_streamed().await.map_err(failed)?)),
     };
     Ok(Begun { dump, way, source, target, programs, _work: work })
 }
@@ -162,7 +162,7 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
     let (archive, list) = match way {
         Way::Streams(restore) => {
             door.open().await?;
-            return failure::judge(programs.stream(dump, restore, job).await, from, into, job);
+            return failure::judge(programs.stream(dump, *restore, job).await, from, into, job);
         }
         Way::Kept { archive, list } => (archive, list),
     };
