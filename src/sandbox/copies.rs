@@ -30,6 +30,7 @@ impl Beginning {
             contents: Contents::Copy { id: source.id, names: source.names.clone(), dump: None },
             origin: Origin::Fork,
             source: Some(Source { id: source.id, name: source.names.database.clone() }),
+            labels: source.labels.clone(),
         }
     }
 
@@ -40,6 +41,7 @@ impl Beginning {
             contents: Contents::Copy { id: sandbox.id, names: sandbox.names.clone(), dump: None },
             origin: Origin::Template,
             source: Some(Source { id: sandbox.id, name: template.name.clone() }),
+            labels: sandbox.labels.clone(),
         }
     }
 }
@@ -144,6 +146,7 @@ impl Core {
                 contents: Contents::Copy { id: template.id, names: template.names, dump: None },
                 origin: Origin::Template,
                 source: Some(source.clone()),
+                labels: template.labels,
             }),
             (Origin::Template, None) => Err(Failure::new(
                 Code::TemplateNotFound,
