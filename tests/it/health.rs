@@ -180,7 +180,7 @@ fn a_policy_file_or_component_that_others_may_write_serves_nothing_and_is_told()
     let (file, component) = (home.path().join("mine.toml"), home.path().join("mine.wasm"));
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/quota/quota.wasm");
     fs::copy(bundled, &component).unwrap();
-    fs::write(&file, "[[policy]]\nsource = \"./mine.wasm\"\n[[policy]]\nsource = \"ownership\"\n").unwrap();
+    fs::write(&file, "[[policy]]\nsource = \"mine.wasm\"\n[[policy]]\nsource = \"ownership\"\n").unwrap();
     let home = home.with("PGSANDBOX_POLICIES", file.to_str().unwrap());
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     assert_eq!(check(&home, "policies.loaded").0, "ok");
