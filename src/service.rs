@@ -131,6 +131,10 @@ impl Service {
         if let (Err(failure), Some(context)) = (&mut outcome, trail.context()) {
             self.name_acceptable_extensions(context, failure).await;
         }
+        if let Err(failure) = &outcome {
+            // What one sandbox has taken from all is freed by now for the next call.
+            self.core.relieve_after(failure).await;
+        }
         trail.record(&outcome);
         let closed = self.audit.close(ticket, trail.closing(&outcome));
         trail.reply(outcome, closed)

@@ -212,6 +212,10 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes what copies have left that were killed on the way.
     async fn sweep_copies(&self) {}
 
+    /// Makes room where one session has taken what all of the server's share, as far as that can be done from outside. Where
+    /// the server lets us in it does nothing.
+    async fn relieve(&self) {}
+
     /// Returns everything on the server that bears `prefix`, tracked or not.
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError>;
 
@@ -321,6 +325,9 @@ pub const DISK_FULL: &str = "53100";
 pub const DISK_FULL_HINT: &str =
     "delete sandboxes that are not needed, or have an operator free space on the server's disk";
 
+/// Postgres' code for memory that all of its sessions share, and is used up: its table of locks, for instance.
+pub const STARVED: &str = "53200";
+
 /// Says what an error code of the server's says of its condition, apart from what was asked of it: the code for callers,
 /// and what to do.
 pub(crate) fn server_condition(sqlstate: &str) -> Option<(Code, &'static str)> {
@@ -334,7 +341,7 @@ pub(crate) fn server_condition(sqlstate: &str) -> Option<(Code, &'static str)> {
         // too_many_connections
         "53300" => (Code::Busy, "close sessions that are not needed, or call again later"),
         // insufficient_resources, out_of_memory, configuration_limit_exceeded
-        "53000" | "53200" | "53400" => {
+        "53000" | STARVED | "53400" => {
             (Code::Busy, "the server is short of memory or another resource; call again later")
         }
         // lock_not_available, deadlock_detected, query_canceled

@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Config, NoTls};
 use super::startup::{self, APPLICATION_NAME, Purpose};
 use super::watch::{Patience, Watched};
 use super::{Credentials, Endpoint, NetError, net};
-use crate::engine::{EngineError, server_condition};
+use crate::engine::{EngineError, STARVED, server_condition};
 use crate::model::{Code, fault};
 
 /// The oldest major whose settings every supported server knows; used until a server has said its version.
@@ -91,6 +91,11 @@ impl LoginError {
     /// Returns whether the server, the database or the role has no connection left: too_many_connections.
     pub(super) fn is_crowded(&self) -> bool {
         self.sqlstate() == Some(CONNECTIONS_USED_UP)
+    }
+
+    /// Returns whether the server has no room left for anybody: out_of_memory, as it calls its table of locks too.
+    pub(super) fn is_starved(&self) -> bool {
+        self.sqlstate() == Some(STARVED)
     }
 
     /// Returns the error with the profile and role it concerns.

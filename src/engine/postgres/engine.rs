@@ -139,6 +139,10 @@ impl Engine for PostgresEngine {
         dump::sweep(&self.server.settings().work_dir);
     }
 
+    async fn relieve(&self) {
+        self.server.relieve().await;
+    }
+
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
         let session = self.server.admin_session().await?;
         // the admin of a managed cluster may bear the prefix itself

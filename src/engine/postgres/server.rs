@@ -392,7 +392,20 @@ impl PostgresServer {
             timeout: reach.connect_timeout,
             answer: ANSWER,
         };
-        AdminSession::open(&login, major).await
+        loop {
+            match (AdminSession::open(&login, major).await, &self.managed) {
+                (Err(error), Some(managed)) if error.is_starved() && managed.relieve().await => {}
+                (opened, _) => return opened,
+            }
+        }
+    }
+
+    /// Sees that the server still lets the admin in, and makes it, where it is managed.
+    pub(super) async fn relieve(&self) {
+        let Some(reach) = self.state().reach.clone() else { return };
+        if let Err(error) = self.log_in(&reach, &reach.database).await {
+            tracing::warn!(profile = self.settings.profile, %error, "the server that had no room left does not let us in");
+        }
     }
 
     /// Logs in as a sandbox's role, waiting while the server has no connection left.

@@ -72,6 +72,31 @@ pub(super) fn removals_are_not_held_up(room: &mut Room<'_>) {
     room.accept();
 }
 
+/// Another sandbox is removed although a session of this one waits for its client in the midst of a command: since 15 the
+/// server drops no database before every session has heard of it, and such a session hears nothing.
+pub(super) fn sessions_that_hear_nothing_hold_up_no_removal(room: &mut Room<'_>) {
+    let held = room.log_in(&Way::Owner(None)).unwrap();
+    room.wait(held.batch_execute("CREATE TABLE unheard (a text)")).unwrap();
+    let made = room.victim.call("create_database", &json!({"nameHint": "unheard"}));
+    let (id, name) =
+        (made["result"]["databaseId"].clone(), made["result"]["databaseName"].as_str().unwrap().to_owned());
+    let rows = room.wait(held.copy_in::<_, bytes::Bytes>("COPY unheard FROM STDIN")).unwrap();
+    let waits = "SELECT pid FROM pg_stat_activity WHERE query ~ '^COPY unheard' AND wait_event_type = 'Client'";
+    assert_ne!(room.superuser(room.admin, waits), "", "a command waits for its client");
+    let gone = room.victim.call("delete_database", &json!({"databaseId": id, "wait": true}));
+    let mut found = Vec::new();
+    if gone["result"]["deleted"] != true {
+        found.push(format!("it was not removed: {gone}"));
+    }
+    let there = room.superuser(room.admin, &format!("SELECT datname FROM pg_database WHERE datname = '{name}'"));
+    if !there.is_empty() {
+        found.push(format!("left: {there}"));
+    }
+    room.report.note(CATEGORY, "a removal waits for a session that waits for its client", Outcome::Ran, &found);
+    drop((rows, held));
+    room.accept();
+}
+
 /// Sandboxes are made although one that may log in to the admin's database holds every lock that making them takes.
 pub(super) fn the_programs_locks_are_its_own(room: &mut Room<'_>) {
     let quota = |scope: &str| {

@@ -9,6 +9,10 @@ use std::path::Path;
 const CONNECTIONS_MAX: u32 = 200;
 /// Connections that only the admin can take, so that sandboxes cannot lock the control plane out.
 const CONNECTIONS_RESERVED: u32 = 16;
+/// Pages of 8 KiB that wait for whoever listens.
+const NOTICE_PAGES_MAX: u32 = 8_192;
+/// Locks that the server has room for, for each connection; they are one table for all.
+const LOCKS_FOR_EACH: u32 = 256;
 
 /// Who may connect, and how: this machine only, with a SCRAM password, sockets too.
 pub(super) const HBA: &str = "\
@@ -18,8 +22,10 @@ host all all 127.0.0.1/32 scram-sha-256
 ";
 
 /// Returns `postgresql.conf`.
-pub(super) fn postgresql_conf(port: u16, socket_dir: &Path) -> String {
+pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16) -> String {
     let socket_dir = socket_dir.display().to_string().replace('\'', "''");
+    // Before 17 it is 8 GB, which one sandbox fills while another of its sessions does not listen.
+    let notices = if major >= 17 { format!("max_notify_queue_pages = {NOTICE_PAGES_MAX}\n") } else { String::new() };
     format!(
         "# written by pgsandbox at every start\n\
          listen_addresses = '127.0.0.1'\n\
@@ -28,8 +34,10 @@ pub(super) fn postgresql_conf(port: u16, socket_dir: &Path) -> String {
          unix_socket_permissions = 0700\n\
          max_connections = {CONNECTIONS_MAX}\n\
          superuser_reserved_connections = {CONNECTIONS_RESERVED}\n\
+         # one table for all: migrations of many tables, and those who would fill it\n\
+         max_locks_per_transaction = {LOCKS_FOR_EACH}\n\
          password_encryption = scram-sha-256\n\
-         authentication_timeout = 15s\n\
+         authentication_timeout = 5s\n\
          ssl = off\n\
          # nobody replicates from here, and nothing may outlive its session\n\
          max_prepared_transactions = 0\n\
@@ -46,6 +54,7 @@ pub(super) fn postgresql_conf(port: u16, socket_dir: &Path) -> String {
          max_parallel_workers_per_gather = 2\n\
          jit = off\n\
          dynamic_shared_memory_type = posix\n\
+         {notices}\
          # no statement, parameter or plan in the log\n\
          log_destination = 'stderr'\n\
          logging_collector = off\n\
@@ -101,7 +110,9 @@ mod tests {
 
     #[test]
     fn a_quote_in_the_socket_directory_stays_inside_its_literal() {
-        let conf = postgresql_conf(65432, Path::new("/home/o'brien/run"));
+        let conf = postgresql_conf(65432, Path::new("/home/o'brien/run"), 15);
         assert!(conf.contains("unix_socket_directories = '/home/o''brien/run'\n"));
+        assert!(!conf.contains("max_notify_queue_pages"));
+        assert!(postgresql_conf(65432, Path::new("/"), 17).contains("\nmax_notify_queue_pages = 8192\n"));
     }
 }

@@ -10,6 +10,7 @@ mod error;
 mod home;
 mod install;
 mod process;
+mod relief;
 mod tools;
 mod user;
 
@@ -302,13 +303,26 @@ impl ManagedCluster {
             answer: LOGIN_WAIT,
         };
         // Its data says of which major the server is.
-        let session = AdminSession::open(&login, Some(paths.major)).await?;
+        let session = loop {
+            match AdminSession::open(&login, Some(paths.major)).await {
+                Err(error) if error.is_starved() && relief::end_largest(paths).await => {}
+                opened => break opened?,
+            }
+        };
         let lost = |error: tokio_postgres::Error| LoginError::Lost(Chain(&error).to_string());
         let row = session.query_one("SELECT pg_catalog.current_setting('data_directory')", &[]).await.map_err(lost)?;
         if process::serves(paths, Path::new(row.get::<_, &str>(0))) {
             return Ok(session);
         }
         Err(LoginError::Lost("another cluster's server answers".to_owned()))
+    }
+
+    /// Makes room in a server that lets nobody in, by ending a session. Returns whether there was one to be ended.
+    pub(super) async fn relieve(&self) -> bool {
+        match self.existing() {
+            Some(paths) => relief::end_largest(&paths).await,
+            None => false,
+        }
     }
 
     /// Claims the state directory and finds the server for its cluster.

@@ -185,7 +185,7 @@ pub(super) async fn start(
             continue;
         }
         let data = paths.data();
-        let conf = conf::postgresql_conf(port, &socket_dir);
+        let conf = conf::postgresql_conf(port, &socket_dir, paths.major);
         user::write_as(&data.join("postgresql.conf"), conf.as_bytes(), user)?;
         user::write_as(&data.join("pg_hba.conf"), conf::HBA.as_bytes(), user)?;
         write_private(&paths.socket_dir_file(), socket_dir.display().to_string().as_bytes())?;

@@ -282,8 +282,11 @@ impl Work<'_> {
         let outcome = loop {
             attempt += 1;
             let executed = self.execute(session, action, sql);
-            let outcome =
-                if attempt == 1 { executed.await } else { self.against_holders(session, inside, executed).await };
+            let outcome = if attempt == 1 {
+                self.attended(executed).await
+            } else {
+                self.against_holders(session, inside, executed).await
+            };
             match outcome {
                 Err(error) if attempt < DROP_ATTEMPTS_MAX && is_contention(&error) => {}
                 outcome => break outcome,

@@ -1,14 +1,18 @@
 //! Whoever keeps us from closing or removing a sandbox: found, and ended if it is another sandbox.
 //!
 //! Sandboxes can hold each other's rows: a grant to a role, a grant on a database that the grantee may pass on, a
-//! setting of one's own role in a database. What a sandbox holds is never a reason to keep another one. Whoever else
-//! holds it, an admin that removes another sandbox or an operator, is waited for.
+//! setting of one's own role in a database. And since 15 the server drops no database before every session has heard of
+//! it, which one that waits for its client in the midst of a command does not (COPY whose rows do not come, rows that nobody
+//! takes). What a sandbox holds is never a reason to keep another one. Whoever else holds it, an admin that removes another
+//! sandbox or an operator, is waited for.
 
 use std::future::{Future, pending};
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use super::Work;
 use crate::engine::EngineError;
@@ -17,6 +21,10 @@ use crate::model::role_pattern;
 
 /// The pause between two looks at who is in the way.
 const HOLDERS_POLL: Duration = Duration::from_millis(50);
+/// How long a statement goes on before it is looked at what it waits for.
+const ATTENDED_AFTER: Duration = Duration::from_secs(1);
+/// How long the server waits for sessions to hear of something before one that cannot is ended, in milliseconds.
+const UNHEARD_AFTER_MS: f64 = 1_000.0;
 /// Stands for no session.
 const NOBODY: i32 = 0;
 
@@ -39,6 +47,59 @@ impl Work<'_> {
         self.while_it_waits(&beside, inside, waiting, statement).await
     }
 
+    /// Carries out a statement for which every session must be heard; those of sandboxes that cannot hear are ended.
+    pub(super) async fn attended<T>(
+        &self,
+        statement: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        let mut statement = pin!(statement);
+        if let Ok(done) = tokio::time::timeout(ATTENDED_AFTER, &mut statement).await {
+            return done;
+        }
+        let Some(beside) = self.server.second_admin_session().await? else { return statement.await };
+        let look = async {
+            loop {
+                if let Err(error) = self.end_unheard(&beside).await {
+                    tracing::warn!(sandbox = %self.spec.id, %error, "who keeps the server waiting is not known");
+                    return pending().await;
+                }
+                tokio::time::sleep(HOLDERS_POLL).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            done = statement => done,
+            never = look => never,
+        }
+    }
+
+    /// Ends sandboxes' sessions that wait for their client in the midst of a command, while the server waits for all.
+    async fn end_unheard(&self, session: &Client) -> Result<(), EngineError> {
+        let failed = refused("end sessions that keep the server waiting", self.profile());
+        let pattern = role_pattern(&self.server.settings().prefix);
+        let ended = session
+            .query_typed(
+                "SELECT a.pid, pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
+                 WHERE a.usename::text ~ $1 AND a.state = 'active' AND a.wait_event_type = 'Client' \
+                 AND EXISTS (SELECT FROM pg_catalog.pg_stat_activity w WHERE w.wait_event = 'ProcSignalBarrier' \
+                 AND w.query_start < pg_catalog.clock_timestamp() - $2 * interval '1 ms')",
+                &[(&pattern, Type::TEXT), (&UNHEARD_AFTER_MS, Type::FLOAT8)],
+            )
+            .await;
+        match ended {
+            Ok(ended) => {
+                for row in ended {
+                    let pid: i32 = row.get(0);
+                    tracing::warn!(sandbox = %self.spec.id, pid, "a session that kept the server waiting is ended");
+                }
+                Ok(())
+            }
+            // One of another admin's sandboxes: it is waited for.
+            Err(e) if e.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(()),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
     /// Returns the number of a session.
     pub(super) async fn number_of(&self, session: &Client) -> Result<i32, EngineError> {
         let row = session.query_one("SELECT pg_catalog.pg_backend_pid()", &[]).await;
@@ -55,7 +116,11 @@ impl Work<'_> {
     ) -> Result<T, EngineError> {
         let look = async {
             loop {
-                if let Err(error) = self.end_holders(beside, inside, waiting).await {
+                let looked = async {
+                    self.end_holders(beside, inside, waiting).await?;
+                    self.end_unheard(beside).await
+                };
+                if let Err(error) = looked.await {
                     // What the statement says of it is what counts.
                     tracing::warn!(sandbox = %self.spec.id, %error, "who holds the sandbox is not known");
                     return pending().await;
