@@ -419,6 +419,8 @@ fn two_users_of_a_machine_share_a_profile_and_one_approves_what_the_other_asks()
         let refused = as_root.call("approve", &approve);
         assert_eq!(code(&refused), "denied", "{refused:#}");
         assert!(refused["errors"][0]["message"].as_str().unwrap().contains("user namespace"), "{refused:#}");
+        let checks = as_root.call("doctor", &json!({}))["result"]["checks"].to_string();
+        assert!(checks.contains("runs in a user namespace"), "{checks}");
         assert_eq!(as_root.call("list_approvals", &json!({}))["result"]["requests"], json!([]));
         let asked = as_root.call("create_database", &json!({"nameHint": "as_another"}));
         assert_eq!((code(&asked), &asked["detailHandles"]), ("denied", &json!([])), "{asked:#}");
