@@ -212,6 +212,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Removes what copies have left that were killed on the way.
     async fn sweep_copies(&self) {}
 
+    /// Returns how many bytes are free on the disk of the sandboxes, if it can be seen from here.
+    fn disk_left(&self) -> Option<u64> {
+        None
+    }
+
+    /// Keeps a part of that disk back again, for a server that could not start otherwise.
+    fn keep_ballast(&self) {}
+
     /// Makes room where one session has taken what all of the server's share, as far as that can be done from outside. Where
     /// the server lets us in it does nothing.
     async fn relieve(&self) {}

@@ -84,11 +84,10 @@ impl Admissible for GetConnectionString {
             self.access = Some(AccessInput::ReadOnly);
             warnings.push(format!("read-only connection, as policy `{policy}` demands"));
         }
-        // A direct connection is not under our row and byte limits.
+        // A direct connection is not under our row and byte limits, the reader's neither.
         let limit = demands.max_rows.as_ref().or(demands.max_result_bytes.as_ref());
         if let Some(limit) = limit
             && self.wants_credentials()
-            && self.access() == CredentialAccess::Owner
         {
             let message =
                 format!("policy `{}` limits results, which a direct connection would not keep to", limit.set_by);

@@ -94,9 +94,10 @@ mod tests {
     #[test]
     fn what_clients_are_told_of_a_tool_is_no_better_than_it_is() {
         for name in OVERWRITES {
-            assert!(find(name).is_some_and(|entry| entry.spec.destructive()), "{name}");
+            assert!(find(name).is_ok_and(|entry| entry.spec.destructive()), "{name}");
         }
-        let hints = |name: &str| find(name).map(|entry| (entry.spec.reads_only(), entry.spec.destructive())).unwrap();
+        let hints =
+            |name: &str| find(name).map(|entry| (entry.spec.reads_only(), entry.spec.destructive())).ok().unwrap();
         assert_eq!(hints("get_connection_string"), (false, false), "it can hand out a password");
         assert_eq!(hints("run_sql"), (false, true));
         assert_eq!(hints("create_database"), (false, false));

@@ -1,4 +1,5 @@
-//! What the byte quota means for sandboxes in use: over it nothing is written, and direct logins are taken away.
+//! What the byte quota means for sandboxes in use: over it nothing is written, and direct logins are taken away. The same
+//! becomes of all while the disk of a managed server is nearly full: a server without room for its log stops for everybody.
 //!
 //! The limits are the policies', as of the last decided write; the sizes are as of the last measuring. Only the owner
 //! role is ever kept out: the reader can write nothing. New sandboxes over the quota are refused where they are reserved.
@@ -13,12 +14,14 @@ use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::upkeep::Steward;
 use super::{Core, Profile, Sandbox, not_found};
 use crate::admission::{Grant, SystemReason};
-use crate::engine::EngineError;
+use crate::engine::{DISK_FULL_HINT, EngineError};
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope, fault};
 use crate::store::{After, ByteLimits, DueLogin, Find, LoginTurn};
 
 /// The longest that changing a login may take; the server ends a metadata transaction that idles for a minute.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(45);
+/// Where less than so much of the sandboxes' disk is free, nothing is written to it but what frees some.
+const DISK_BYTES_MIN: u64 = 64 << 20;
 /// When a caller may come back whose login is just being changed by somebody else.
 const RETRY_AFTER_MS: u64 = 1_000;
 
@@ -40,6 +43,7 @@ impl Core {
     ) -> Result<(), Failure> {
         let mut limits = sandbox.byte_limits;
         if fills(grant) {
+            refuse_without_room(profile)?;
             let decided = &grant.obligations.max_database_bytes;
             limits = ByteLimits::new(decided);
             if limits != sandbox.byte_limits {
@@ -52,6 +56,7 @@ impl Core {
         if sandbox.login_stands() {
             return Ok(());
         }
+        refuse_without_room(profile)?;
         refuse_over_any(profile, sandbox, limits).await?;
         let (core, for_task, for_turn) = (self.clone(), Arc::clone(profile), sandbox.clone());
         grant.course.acts();
@@ -77,6 +82,9 @@ impl Core {
         sandbox: &Sandbox,
     ) -> Result<(), Failure> {
         let mut limits = sandbox.byte_limits;
+        if fills(grant) || !sandbox.login_stands() {
+            refuse_without_room(profile)?;
+        }
         if fills(grant) {
             let decided = &grant.obligations.max_database_bytes;
             limits = ByteLimits::new(decided);
@@ -97,6 +105,7 @@ impl Core {
     ) -> Result<Failure, Failure> {
         let Some(now) = profile.store.find(&Find::Id(id)).await? else { return Ok(not_found()) };
         now.usable()?;
+        refuse_without_room(profile)?;
         // It may be that nobody has noted yet that it was taken away, so the limits are asked as well.
         refuse_over_any(profile, &now, now.byte_limits).await?;
         Ok(if now.login_stands() { error.into() } else { being_given_back(&now) })
@@ -106,8 +115,9 @@ impl Core {
     /// that fails is due again in the next round, whatever its limits say then, and holds up no other.
     pub(super) async fn settle_logins(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
         let mut after = None;
+        let disk_full = refuse_without_room(profile).is_err();
         for _ in 0..PAGES_MAX {
-            let page = profile.store.logins_due(after, PAGE).await?;
+            let page = profile.store.logins_due(after, PAGE, disk_full).await?;
             let Some(DueLogin { sandbox: last, .. }) = page.last() else { break };
             after = Some(After { time: last.created_at, id: last.id });
             futures_util::stream::iter(page)
@@ -178,9 +188,19 @@ impl Core {
             self.inner().pool.close_role(sandbox.id, CredentialAccess::Owner);
         }
         profile.store.note_login(turn, allowed).await?;
-        tracing::info!(sandbox = %sandbox.id, allowed, "login changed for the bytes its owner holds");
+        tracing::info!(sandbox = %sandbox.id, allowed, "login changed for the bytes that are held");
         Ok(())
     }
+}
+
+/// Refuses what would fill the disk of the sandboxes, as long as it is nearly full.
+pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
+    let Some(left) = profile.engine.disk_left().filter(|left| *left < DISK_BYTES_MIN) else { return Ok(()) };
+    let text = format!(
+        "{left} bytes are free on the disk of profile `{}`'s sandboxes: nothing is written below {DISK_BYTES_MIN}",
+        profile.name()
+    );
+    Err(Failure::new(Code::DiskFull, text).hint(DISK_FULL_HINT))
 }
 
 async fn refuse_over_any(profile: &Profile, sandbox: &Sandbox, limits: ByteLimits) -> Result<(), Failure> {
@@ -214,6 +234,7 @@ async fn refuse_over(
 
 fn being_given_back(sandbox: &Sandbox) -> Failure {
     let name = &sandbox.names.database;
-    let text = format!("the login of sandbox `{name}` was taken away over its byte quota, and is being given back");
+    let text =
+        format!("the login of sandbox `{name}` was taken away for the bytes that are held, and is being given back");
     Failure::new(Code::QuotaExceeded, text).hint("call again, or read only").retry_after_ms(RETRY_AFTER_MS)
 }

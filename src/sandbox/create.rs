@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::bytes::refuse_without_room;
 use super::core::{OWNER_FIELD, READONLY_FIELD, bare_spec, removal_spec, require};
 use super::request::CheckedRequest;
 use super::work::{Work, first_stage};
@@ -144,6 +145,7 @@ impl Core {
         request: &CheckedRequest,
         beginning: &Beginning,
     ) -> Result<(), Failure> {
+        refuse_without_room(profile)?;
         let nothing = Secret::new("");
         let reservation = self.reservation(profile, grant, request, beginning, [&nothing, &nothing])?;
         profile.store.rehearse(&reservation).await.map(drop).map_err(Failure::from)
@@ -159,6 +161,7 @@ impl Core {
         progress: &dyn Progress,
         cancel: &CancellationToken,
     ) -> Result<Created, Failure> {
+        grant.course.refusing(refuse_without_room(profile))?;
         let filling = match &beginning.contents {
             Contents::Empty | Contents::Copy { .. } => Duration::ZERO,
             Contents::Clone(job) => job.left(),

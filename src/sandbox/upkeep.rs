@@ -161,6 +161,7 @@ impl Core {
         if round.is_multiple_of(ROUNDS_PER_SWEEP) {
             self.sweep(profile).await?;
             profile.store.tidy().await?;
+            profile.engine.keep_ballast();
         }
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
         self.reap_expired(profile, &steward).await?;

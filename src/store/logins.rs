@@ -53,7 +53,12 @@ impl Store {
     ///
     /// # Errors
     /// Fails if the metadata cannot be read.
-    pub async fn logins_due(&self, after: Option<After>, limit: usize) -> Result<Vec<DueLogin>, StoreError> {
+    pub async fn logins_due(
+        &self,
+        after: Option<After>,
+        limit: usize,
+        disk_full: bool,
+    ) -> Result<Vec<DueLogin>, StoreError> {
         // Who names no group owner is counted with what else of the principal's own names none.
         let sql = format!(
             "with live as (
@@ -62,8 +67,8 @@ impl Store {
                  from pgsandbox.sandboxes b
                  where b.prefix = $1 and b.kind = 'sandbox' and b.state in ('creating', 'ready')),
              b as (
-                 select *, coalesce(of_owner > owner_bytes_max, false) or coalesce(of_group > group_bytes_max, false)
-                     as exceeds
+                 select *, $5 or coalesce(of_owner > owner_bytes_max, false)
+                     or coalesce(of_group > group_bytes_max, false) as exceeds
                  from live)
              select {SANDBOX_COLUMNS}, not b.exceeds from b
              where b.state = 'ready' and (b.exceeds <> b.login_withheld or b.login_turning) and {SOUND}
@@ -74,7 +79,7 @@ impl Store {
         let rows = self
             .session("logins-due")
             .await?
-            .query(&sql, &[&self.prefix, &after_ms, &after_id, &i64::try_from(limit).unwrap_or(i64::MAX)])
+            .query(&sql, &[&self.prefix, &after_ms, &after_id, &i64::try_from(limit).unwrap_or(i64::MAX), &disk_full])
             .await
             .map_err(self.typed("list logins to take away or give back"))?;
         let due = rows.iter().map(|row| {

@@ -129,6 +129,35 @@ async fn logins_go_over_the_limit_and_come_back_once_another_sandbox_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_is_nearly_full_is_written_to_no_more() {
+    const FULL: Option<Code> = Some(Code::DiskFull);
+    let ground = Ground::new();
+    let core = ground.core().await;
+    let book = Arc::new(Book::default());
+    let (one, two) = (make(&core, None, &[]).await.unwrap(), make(&core, None, &[]).await.unwrap());
+    let left = |bytes: Option<u64>| ground.world.with(|things| things.disk_left = bytes);
+    let asked = async |impact, access| ask_under(&core, impact, &one, access, &[]).await;
+    left(Some(64 << 20));
+    round(&core, &book).await;
+    assert_eq!((asked(Impact::Writes, OWNER).await, open(&ground)), (ASKED, names([&one, &two])));
+
+    left(Some((64 << 20) - 1));
+    assert_eq!(asked(Impact::Writes, OWNER).await, FULL);
+    assert_eq!(asked(Impact::Reads, READER).await, ASKED);
+    assert_eq!(code(make(&core, None, &[]).await.map(drop)), FULL);
+    round(&core, &book).await;
+    assert_eq!((withheld(&ground).await, open(&ground)), (2, BTreeSet::new()));
+    // The reads of the owner's wait as well: it has no login.
+    assert_eq!((asked(Impact::Writes, OWNER).await, asked(Impact::Reads, OWNER).await), (FULL, FULL));
+    core.delete(&any_permit(), two.id, None).await.unwrap();
+
+    left(None);
+    round(&core, &book).await;
+    assert_eq!((withheld(&ground).await, open(&ground)), (0, names([&one])));
+    assert_eq!(asked(Impact::Writes, OWNER).await, ASKED);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_under_a_higher_limit_or_none_finds_the_login_given_back() {
     for raised in [&bytes(Scope::Principal, 2000)[..], &[]] {
         let ground = Ground::new();

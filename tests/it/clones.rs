@@ -3,6 +3,7 @@
 //! The source is a server of its own where what it noticed is looked at; elsewhere it is a database beside the sandboxes'.
 
 mod approved;
+mod bound;
 mod code;
 mod demanded;
 mod encrypted;

@@ -381,12 +381,22 @@ fn code_in_a_dump_runs_as_the_templates_owner_and_never_as_the_admin() {
         "base",
         "CREATE TABLE who (is_super text, name text); CREATE FUNCTION note(n int) RETURNS int LANGUAGE plpgsql \
         AS $$ BEGIN INSERT INTO public.who SELECT current_setting('is_superuser'), current_user; \
-        GRANT ALL ON public.who TO PUBLIC; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC; RETURN n; END $$; \
+        GRANT ALL ON public.who TO PUBLIC; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC; \
+        IF session_user::text ~ '_f[0-9]+$' THEN EXECUTE format('ALTER ROLE %I PASSWORD %L', session_user, 'known'); \
+        EXECUTE format('ALTER ROLE %I SET work_mem = %L', session_user, '64kB'); END IF; RETURN n; END $$; \
         CREATE TABLE t (n int CHECK (note(n) > 0)); INSERT INTO t VALUES (1); TRUNCATE who",
     );
     setup.export("base");
     forge(&setup.file(), |manifest| manifest["rowsCounted"] = json!(false));
     setup.done("import_template", json!({"exportedName": "base", "templateName": "told"}));
+    block_on(async {
+        let admin = cluster.superuser("postgres").await;
+        let set = "SELECT rolname::text FROM pg_authid WHERE rolname ~ '^pgdumpsmine' AND (rolname ~ '_f[0-9]+$' OR rolcanlogin \
+            OR rolpassword IS NOT NULL OR EXISTS (SELECT FROM pg_db_role_setting WHERE setrole = pg_authid.oid \
+            AND setconfig::text ~ 'work_mem'))";
+        let left: Vec<String> = admin.query(set, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+        assert_eq!(left, Vec::<String>::new(), "what the file's code set of the template's roles is still there");
+    });
     let made = setup.done("create_sandbox_from_template", json!({"templateName": "told"}));
     // Nobody may what the code gave to all.
     let read = "SELECT DISTINCT is_super, name ~ '_f[0-9]+$', \

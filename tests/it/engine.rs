@@ -19,6 +19,7 @@ mod copies;
 mod doors;
 mod extensions;
 mod managed;
+pub(crate) mod odd;
 mod settings;
 
 const PREFIX: &str = "pgsbt";

@@ -78,6 +78,7 @@ fn no_sandbox_keeps_others_from_being_made_or_removed() {
         for cluster in own_clusters() {
             let mut room = Room::new(&cluster, superuser);
             neighbours::removals_are_not_held_up(&mut room);
+            neighbours::closed_databases_hold_up_no_removal(&mut room);
             neighbours::sessions_that_hear_nothing_hold_up_no_removal(&mut room);
             neighbours::the_programs_locks_are_its_own(&mut room);
             room.report.finish();

@@ -22,6 +22,7 @@ mod commands;
 mod config;
 mod copies;
 mod crash;
+mod decisions;
 mod dumps;
 mod durability;
 mod engine;

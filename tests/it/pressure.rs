@@ -116,7 +116,7 @@ fn a_sandbox_that_takes_every_lock_of_the_server_is_ended_and_the_others_go_on()
             let all = "SELECT count(pg_advisory_lock(n)) FROM generate_series(1, 1000000) n";
             let error = taken.batch_execute(all).await.unwrap_err();
             assert_eq!(error.code().unwrap().code(), "53200", "{error}");
-            let refused = log_in(&url).await.err().expect("nobody gets in");
+            let refused = log_in(&url).await.expect_err("nobody gets in");
             assert_eq!(refused.code().unwrap().code(), "53200", "{refused}");
             // Whoever meets it first may be told to come back, and only once.
             let calls: [Value; 3] = std::array::from_fn(|_| {

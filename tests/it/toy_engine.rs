@@ -45,6 +45,8 @@ pub struct Things {
     pub down_after: Duration,
     /// How often that was found out.
     pub found_down: u32,
+    /// How many bytes are free on its disk, if that can be seen.
+    pub disk_left: Option<u64>,
 }
 
 impl World {
@@ -96,6 +98,10 @@ impl Engine for Toy {
 
     fn known_major(&self) -> Option<u16> {
         Some(7)
+    }
+
+    fn disk_left(&self) -> Option<u64> {
+        self.world.with(|things| things.disk_left)
     }
 
     async fn ready(&self) -> Result<ServerInfo, EngineError> {

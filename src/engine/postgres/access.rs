@@ -367,6 +367,7 @@ fn login_error(error: WireError) -> LoginError {
     match error {
         WireError::Net(error) => LoginError::Net(error),
         WireError::AuthMethod(_) | WireError::Impostor => LoginError::Method,
+        WireError::Unbound => LoginError::Unbound,
         // its words are about our own login: they name role and database, and hold nothing of a caller's
         WireError::Auth(error) | WireError::Refused(error) | WireError::Ended(error) | WireError::Statement(error) => {
             LoginError::Refused { sqlstate: error.sqlstate().to_owned(), message: error.message().expose().to_owned() }

@@ -9,12 +9,14 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::config::{self, SslMode, SslNegotiation};
+use tokio_postgres::{Client, Config};
 
+use super::net::Encrypted;
 use super::startup::{self, APPLICATION_NAME, Purpose};
 use super::watch::{Patience, Watched};
-use super::{Credentials, Endpoint, NetError, net};
+use super::wire::UNBOUND_HINT;
+use super::{ChannelBinding, Credentials, Endpoint, NetError, net};
 use crate::engine::{EngineError, STARVED, server_condition};
 use crate::model::{Code, fault};
 
@@ -54,6 +56,9 @@ pub(super) enum LoginError {
     /// The server wants a password and there is none, or it wants what this program does not speak.
     #[error("the server's way of authentication cannot be met")]
     Method,
+    /// The login is to be bound to the server's certificate, and is not.
+    #[error("the server does not bind the login to its certificate, which `channel_binding=require` demands")]
+    Unbound,
     /// The server said no.
     #[error("the server refuses the login (SQLSTATE {sqlstate}): {message}")]
     Refused {
@@ -69,7 +74,7 @@ impl LoginError {
     pub(super) fn sqlstate(&self) -> Option<&str> {
         match self {
             Self::Refused { sqlstate, .. } => Some(sqlstate),
-            Self::Net(_) | Self::Lost(_) | Self::Method => None,
+            Self::Net(_) | Self::Lost(_) | Self::Method | Self::Unbound => None,
         }
     }
 
@@ -77,7 +82,7 @@ impl LoginError {
     pub(super) fn is_unreachable(&self) -> bool {
         match self {
             Self::Net(_) | Self::Lost(_) => true,
-            Self::Method => false,
+            Self::Method | Self::Unbound => false,
             // cannot_connect_now, admin_shutdown, crash_shutdown
             Self::Refused { sqlstate, .. } => matches!(sqlstate.as_str(), "57P03" | "57P01" | "57P02"),
         }
@@ -106,6 +111,10 @@ impl LoginError {
             let message = format!("no session with the server of profile `{profile}`: {what}");
             return EngineError::unsuited("postgres.tls", Code::PostgresConnectionFailed, message, remedy);
         }
+        if self == Self::Unbound {
+            let message = format!("no session with the server of profile `{profile}`: {self}");
+            return EngineError::unsuited("postgres.tls", Code::PostgresAuthFailed, message, UNBOUND_HINT);
+        }
         if self.is_unreachable() {
             return EngineError::Unreachable { profile: profile.to_owned(), detail: self.to_string() };
         }
@@ -124,7 +133,7 @@ impl LoginError {
             Self::Refused { sqlstate, message } if !sqlstate.starts_with("28") => {
                 EngineError::Refused { action: "open a session", sqlstate, detail: message }
             }
-            Self::Refused { .. } | Self::Method | Self::Net(_) | Self::Lost(_) => {
+            Self::Refused { .. } | Self::Method | Self::Unbound | Self::Net(_) | Self::Lost(_) => {
                 EngineError::Auth { profile: profile.to_owned(), user: user.to_owned() }
             }
         }
@@ -172,14 +181,26 @@ impl AdminSession {
             .dbname(login.database)
             .application_name(APPLICATION_NAME)
             .options(startup::as_options_text(&startup::startup_options(major, Purpose::Admin)))
-            // the stream is encrypted already where it has to be
-            .ssl_mode(SslMode::Disable);
+            .channel_binding(match login.endpoint.binding {
+                ChannelBinding::Disable => config::ChannelBinding::Disable,
+                ChannelBinding::Prefer => config::ChannelBinding::Prefer,
+                ChannelBinding::Require => config::ChannelBinding::Require,
+            })
+            // The stream is encrypted already where it has to be: then the driver takes it as it is.
+            .ssl_mode(if stream.is_encrypted() { SslMode::Require } else { SslMode::Disable })
+            .ssl_negotiation(SslNegotiation::Direct);
         if let Some(password) = &login.credentials.password {
             config.password(password.expose());
         }
         let patience = Patience::new(login.answer);
+        let encrypted = Encrypted { binding: stream.channel_binding() };
         let stream = Watched::new(stream, patience.clone());
-        let (client, connection) = config.connect_raw(stream, NoTls).await.map_err(|e| login_error(&e))?;
+        let connected = config.connect_raw(stream, encrypted).await;
+        let (client, connection) = connected.map_err(|error| {
+            let error = login_error(&error);
+            // The driver does not say by kind why it cannot log in.
+            if error == LoginError::Method && binds_or_fails(login) { LoginError::Unbound } else { error }
+        })?;
         let version = connection.parameter("server_version").unwrap_or_default();
         let major = major_of(version).ok_or_else(|| {
             LoginError::Lost(format!("the server's version `{}` is not known", version.escape_default()))
@@ -236,6 +257,11 @@ fn login_error(error: &tokio_postgres::Error) -> LoginError {
         return LoginError::Lost(Chain(error).to_string());
     }
     LoginError::Method
+}
+
+/// Returns whether a login that the driver cannot do is one that it cannot bind: it has all else.
+fn binds_or_fails(login: &Login<'_>) -> bool {
+    login.endpoint.binding == ChannelBinding::Require && login.credentials.password.is_some()
 }
 
 /// Reads the major from `15.18 (Debian 15.18-0+deb12u1)`, `18.6` or `19devel`.

@@ -9,8 +9,8 @@ use super::admin::refused;
 use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{
-    CatalogueSession, CloneJob, Host, InFile, RestoreJob, SandboxSession, Wanted, access, catalog, discover, dump,
-    extensions, health, managed, names, verify,
+    CatalogueSession, ChannelBinding, CloneJob, Host, InFile, RestoreJob, SandboxSession, Wanted, access, catalog,
+    discover, dump, extensions, health, managed, names, verify,
 };
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
@@ -139,6 +139,16 @@ impl Engine for PostgresEngine {
         dump::sweep(&self.server.settings().work_dir);
     }
 
+    fn disk_left(&self) -> Option<u64> {
+        self.server.managed().and_then(super::ManagedCluster::disk_left)
+    }
+
+    fn keep_ballast(&self) {
+        if let Some(managed) = self.server.managed() {
+            managed.keep_ballast();
+        }
+    }
+
     async fn relieve(&self) {
         self.server.relieve().await;
     }
@@ -217,6 +227,11 @@ impl Engine for PostgresEngine {
             && let Some(ca_file) = &url.endpoint.ca_file
         {
             parameters.push(("sslrootcert".to_owned(), ca_file.display().to_string()));
+        }
+        if let ServerSource::External(url) = &self.server.settings().source
+            && url.endpoint.binding != ChannelBinding::Prefer
+        {
+            parameters.push(("channel_binding".to_owned(), url.endpoint.binding.as_str().to_owned()));
         }
         ConnectionInfo {
             host,

@@ -27,7 +27,7 @@ pub use dump::{
     CloneJob, CloneOptions, ClonePlan, CloneReport, Compare, DemandedMask, DumpJob, Dumped, InFile, Mask, MaskWith,
     RestoreJob, Restored, TableName, TableRows, Wanted,
 };
-pub use endpoint::{Endpoint, Host, StartupOptions};
+pub use endpoint::{ChannelBinding, Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{
     ADMIN_ROLE, BinarySettings, ClusterStatus, Home, InstallError, Installation, ManagedCluster, ManagedError,

@@ -6,6 +6,9 @@
 //! Nothing here knows passwords, and nothing here speaks the protocol beyond that one byte.
 
 mod certificate;
+mod driver;
+
+pub(super) use driver::Encrypted;
 
 use std::io;
 use std::net::SocketAddr;
@@ -137,6 +140,11 @@ impl Stream {
         }
     }
 
+    /// Returns whether it is TLS.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+
     /// Returns the address of the other end, where it has one.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let tcp = match self {
@@ -210,11 +218,19 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::engine::postgres::ChannelBinding;
 
     const SOON: Duration = Duration::from_secs(5);
 
     fn endpoint(port: u16, tls: TlsMode) -> Endpoint {
-        Endpoint { host: Host::Tcp("127.0.0.1".into()), port, tls, ca_file: None, address: None }
+        Endpoint {
+            host: Host::Tcp("127.0.0.1".into()),
+            port,
+            tls,
+            ca_file: None,
+            address: None,
+            binding: ChannelBinding::Prefer,
+        }
     }
 
     /// Connects to a server that answers the request for TLS with `answer`.

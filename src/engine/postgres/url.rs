@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::{Endpoint, Host};
+use super::{ChannelBinding, Endpoint, Host};
 use crate::model::{Code, Failure, Secret, TlsMode};
 
 /// Postgres' own port.
@@ -31,8 +31,18 @@ const PRINTED_BYTES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').rem
 /// The same for a directory.
 const PRINTED_PATH: &AsciiSet = &PRINTED_BYTES.remove(b'/');
 /// Parameters that a URL of an operator's may have.
-pub const PARAMETERS_SUPPORTED: [&str; 9] =
-    ["host", "port", "dbname", "user", "password", "sslmode", "sslrootcert", "connect_timeout", "application_name"];
+pub const PARAMETERS_SUPPORTED: [&str; 10] = [
+    "host",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "sslmode",
+    "sslrootcert",
+    "channel_binding",
+    "connect_timeout",
+    "application_name",
+];
 
 /// Parameters that libpq knows and errors may name; what else stands in their place may be part of a password.
 const PARAMETERS: &[&str] = &[
@@ -237,6 +247,7 @@ struct Parts {
     password: Option<String>,
     tls: Option<TlsMode>,
     ca_file: Option<PathBuf>,
+    binding: Option<ChannelBinding>,
     connect_timeout: Option<Duration>,
 }
 
@@ -308,6 +319,7 @@ impl Parts {
                 // libpq's word for the built-in certificates, which are ours unless a file is named
                 "sslrootcert" if value == "system" => {}
                 "sslrootcert" => self.ca_file = Some(PathBuf::from(value)),
+                "channel_binding" => self.binding = Some(channel_binding(&value)?),
                 "connect_timeout" => self.connect_timeout = Some(connect_timeout(&value)?),
                 // ours is sent instead: it says who connects
                 "application_name" => {}
@@ -347,8 +359,13 @@ impl Parts {
             Host::Tcp(_) => self.tls.unwrap_or(TlsMode::Prefer),
             Host::Unix(_) => TlsMode::Disable,
         };
+        let binding = self.binding.unwrap_or_default();
+        if binding == ChannelBinding::Require && tls == TlsMode::Disable {
+            let expected = "`prefer` or `disable` where there is no TLS, or go with an `sslmode` that has it";
+            return Err(UrlError::Value { name: "channel_binding", expected });
+        }
         Ok(PostgresUrl {
-            endpoint: Endpoint { host, port, tls, ca_file: self.ca_file, address: None },
+            endpoint: Endpoint { host, port, tls, ca_file: self.ca_file, address: None, binding },
             database,
             credentials: Credentials { user, password: self.password.map(Secret::new) },
             connect_timeout: self.connect_timeout.unwrap_or(CONNECT_TIMEOUT_DEFAULT),
@@ -436,6 +453,15 @@ fn tls_mode(value: &str) -> Result<TlsMode, UrlError> {
     })
 }
 
+fn channel_binding(value: &str) -> Result<ChannelBinding, UrlError> {
+    Ok(match value {
+        "disable" => ChannelBinding::Disable,
+        "prefer" => ChannelBinding::Prefer,
+        "require" => ChannelBinding::Require,
+        _ => return Err(UrlError::Value { name: "channel_binding", expected: "`disable`, `prefer` or `require`" }),
+    })
+}
+
 fn connect_timeout(value: &str) -> Result<Duration, UrlError> {
     let fault = UrlError::Value { name: "connect_timeout", expected: "a number of seconds from 1 to 60" };
     let seconds = value.parse::<u64>().map_err(|_| fault.clone())?;
@@ -500,6 +526,35 @@ mod tests {
         assert_eq!(url.endpoint.ca_file, Some(PathBuf::from("/etc/ca.pem")));
         assert_eq!(url.connect_timeout, Duration::from_secs(3));
         assert_eq!(good("postgresql://u@h/d").endpoint.tls, TlsMode::Prefer);
+    }
+
+    #[test]
+    fn a_login_is_bound_as_the_url_says_and_never_where_there_is_no_tls() {
+        let binding = |query: &str| good(&format!("postgresql://u@h/d?{query}")).endpoint.binding;
+        assert_eq!(binding("sslmode=require"), ChannelBinding::Prefer);
+        for (word, expected) in [
+            ("disable", ChannelBinding::Disable),
+            ("prefer", ChannelBinding::Prefer),
+            ("require", ChannelBinding::Require),
+        ] {
+            assert_eq!(binding(&format!("sslmode=require&channel_binding={word}")), expected);
+            assert_eq!(binding(&format!("channel_binding={word}")), expected, "TLS is had where it is offered");
+            assert_eq!(expected.as_str(), word);
+        }
+        for query in ["channel_binding=", "channel_binding=Require", "channel_binding=allow"] {
+            let expected = "`disable`, `prefer` or `require`";
+            let error = UrlError::Value { name: "channel_binding", expected };
+            refused(&format!("postgresql://u@h/d?{query}"), UrlOrigin::Caller, error);
+        }
+        let twice = "postgresql://u@h/d?channel_binding=require&channel_binding=disable";
+        refused(twice, UrlOrigin::Caller, UrlError::Twice("channel_binding".into()));
+        for text in [
+            "postgresql://u@h/d?sslmode=disable&channel_binding=require",
+            "postgresql://u@%2Ftmp/d?channel_binding=require",
+        ] {
+            let error = PostgresUrl::parse(text, UrlOrigin::Operator).unwrap_err();
+            assert!(matches!(error, UrlError::Value { name: "channel_binding", .. }), "{text}: {error}");
+        }
     }
 
     #[test]

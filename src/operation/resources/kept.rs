@@ -1,8 +1,7 @@
 //! What the caller keeps beside sandboxes: digests, snapshots of schemas, and templates. Nothing is started for them.
 
 use async_trait::async_trait;
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Content, Kind, Resource, Template, uri};
 use crate::admission::Grant;
@@ -23,35 +22,39 @@ pub(super) struct Snapshots;
 /// Templates, by name: those on servers, and those that were exported.
 pub(super) struct Templates;
 
-fn content(kind: &dyn Kind, name: &str, told: &impl Serialize) -> Content {
-    let text = serde_json::to_string_pretty(told).unwrap_or_default();
-    Content { uri: uri(kind, name), mime_type: MIME.to_owned(), text }
-}
+/// What is kept of one kind, for its owner.
+#[async_trait]
+trait Kept: Sync {
+    /// The part of the URI before the variable.
+    const PATH: &'static str;
+    /// The variable.
+    const VARIABLE: &'static str;
+    /// What one of them is called by clients.
+    const NAME: &'static str;
+    /// What one of them is called by people.
+    const TITLE: &'static str;
+    /// What is in one of them.
+    const HOLDS: &'static str;
 
-fn resource(kind: &dyn Kind, name: &str, title: String, description: String) -> Resource {
-    Resource { uri: uri(kind, name), name: name.to_owned(), title, description, mime_type: MIME.to_owned() }
-}
+    /// Returns the caller's, each with a name, a title and a description.
+    async fn listed(call: &Call, grant: &Grant) -> Result<Vec<[String; 3]>, Failure>;
 
-fn made(facts: &SchemaFacts) -> String {
-    let at = Timestamp::from_unix_ms(u64::try_from(facts.created_at_ms).unwrap_or_default());
-    format!("of sandbox {} on profile {}, {at}", facts.sandbox_name, facts.profile)
+    /// Returns what is told of the one of that name.
+    async fn told(call: &Call, grant: &Grant, name: &str) -> Result<Value, Failure>;
 }
 
 #[async_trait]
-impl Kind for Digests {
+impl<K: Kept> Kind for K {
     fn path(&self) -> &'static str {
-        "digests"
+        K::PATH
     }
 
     fn template(&self) -> Template {
         Template {
-            uri_template: "pgsandbox://digests/{handle}".to_owned(),
-            name: "digest".to_owned(),
-            title: "Schema digest".to_owned(),
-            description:
-                "What a schema digest of yours was made of, kept for a day: where, when, and how many objects of \
-                          each kind."
-                    .to_owned(),
+            uri_template: uri(self, &format!("{{{}}}", K::VARIABLE)),
+            name: K::NAME.to_owned(),
+            title: K::TITLE.to_owned(),
+            description: K::HOLDS.to_owned(),
             mime_type: MIME.to_owned(),
         }
     }
@@ -67,14 +70,45 @@ impl Kind for Digests {
         from: Option<&str>,
         room: usize,
     ) -> Result<(Vec<Resource>, Option<String>), Failure> {
-        let kept = call.core.digests_of(grant).await?;
-        let listed = kept.iter().map(|facts| {
-            resource(self, &facts.name, format!("Digest {}", facts.name), format!("A schema digest {}", made(facts)))
+        let listed = K::listed(call, grant).await?.into_iter().map(|[name, title, description]| Resource {
+            uri: uri(self, &name),
+            name,
+            title,
+            description,
+            mime_type: MIME.to_owned(),
         });
         page::of(listed.collect(), from, room)
     }
 
     async fn read(&self, call: &Call, grant: &Grant, name: &str) -> Result<Content, Failure> {
+        let text = serde_json::to_string_pretty(&K::told(call, grant, name).await?).unwrap_or_default();
+        Ok(Content { uri: uri(self, name), mime_type: MIME.to_owned(), text })
+    }
+}
+
+fn made(facts: &SchemaFacts) -> String {
+    let at = Timestamp::from_unix_ms(u64::try_from(facts.created_at_ms).unwrap_or_default());
+    format!("of sandbox {} on profile {}, {at}", facts.sandbox_name, facts.profile)
+}
+
+#[async_trait]
+impl Kept for Digests {
+    const PATH: &'static str = "digests";
+    const VARIABLE: &'static str = "handle";
+    const NAME: &'static str = "digest";
+    const TITLE: &'static str = "Schema digest";
+    const HOLDS: &'static str = "What a schema digest of yours was made of, kept for a day: where, when, and how many \
+                                 objects of each kind.";
+
+    async fn listed(call: &Call, grant: &Grant) -> Result<Vec<[String; 3]>, Failure> {
+        let told = |facts: SchemaFacts| {
+            let (title, description) = (format!("Digest {}", facts.name), format!("A schema digest {}", made(&facts)));
+            [facts.name, title, description]
+        };
+        Ok(call.core.digests_of(grant).await?.into_iter().map(told).collect())
+    }
+
+    async fn told(call: &Call, grant: &Grant, name: &str) -> Result<Value, Failure> {
         let kept = call.core.digests_of(grant).await?;
         let facts = kept.into_iter().find(|facts| facts.name == name).ok_or_else(|| {
             Failure::new(Code::InvalidArguments, "there is no digest of that handle, or it is not kept any more")
@@ -86,111 +120,70 @@ impl Kind for Digests {
             told.insert("handle".into(), json!(name));
             told.insert("use".into(), json!("schema_diff with this handle as baseDigest says what has changed since"));
         }
-        Ok(content(self, name, &told))
+        Ok(told)
     }
 }
 
 #[async_trait]
-impl Kind for Snapshots {
-    fn path(&self) -> &'static str {
-        "snapshots"
+impl Kept for Snapshots {
+    const PATH: &'static str = "snapshots";
+    const VARIABLE: &'static str = "snapshotName";
+    const NAME: &'static str = "snapshot";
+    const TITLE: &'static str = "Schema snapshot";
+    const HOLDS: &'static str = "A snapshot of a schema of yours: where, when, and how many objects of each kind.";
+
+    async fn listed(call: &Call, grant: &Grant) -> Result<Vec<[String; 3]>, Failure> {
+        let told = |facts: SchemaFacts| {
+            let (title, description) =
+                (format!("Snapshot {}", facts.name), format!("A schema snapshot {}", made(&facts)));
+            [facts.name, title, description]
+        };
+        Ok(call.core.snapshots_of(grant).await?.into_iter().map(told).collect())
     }
 
-    fn template(&self) -> Template {
-        Template {
-            uri_template: "pgsandbox://snapshots/{snapshotName}".to_owned(),
-            name: "snapshot".to_owned(),
-            title: "Schema snapshot".to_owned(),
-            description: "A snapshot of a schema of yours: where, when, and how many objects of each kind.".to_owned(),
-            mime_type: MIME.to_owned(),
-        }
-    }
-
-    fn about(&self, _name: &str) -> About {
-        About::Program
-    }
-
-    async fn list(
-        &self,
-        call: &Call,
-        grant: &Grant,
-        from: Option<&str>,
-        room: usize,
-    ) -> Result<(Vec<Resource>, Option<String>), Failure> {
-        let kept = call.core.snapshots_of(grant).await?;
-        let listed = kept.iter().map(|facts| {
-            resource(
-                self,
-                &facts.name,
-                format!("Snapshot {}", facts.name),
-                format!("A schema snapshot {}", made(facts)),
-            )
-        });
-        page::of(listed.collect(), from, room)
-    }
-
-    async fn read(&self, call: &Call, grant: &Grant, name: &str) -> Result<Content, Failure> {
+    async fn told(call: &Call, grant: &Grant, name: &str) -> Result<Value, Failure> {
         let facts = call.core.snapshot_facts_of(grant, name).await?;
         let mut told = serde_json::to_value(SnapshotFacts::from(facts)).unwrap_or_default();
         if let Some(told) = told.as_object_mut() {
             told.insert("use".into(), json!("diff_schema_snapshot says what of a sandbox's schema differs from it"));
         }
-        Ok(content(self, name, &told))
+        Ok(told)
     }
 }
 
 #[async_trait]
-impl Kind for Templates {
-    fn path(&self) -> &'static str {
-        "templates"
-    }
+impl Kept for Templates {
+    const PATH: &'static str = "templates";
+    const VARIABLE: &'static str = "templateName";
+    const NAME: &'static str = "template";
+    const TITLE: &'static str = "Template";
+    const HOLDS: &'static str =
+        "Your templates of a name, on every profile that has one, and the exported one: what is in them.";
 
-    fn template(&self) -> Template {
-        Template {
-            uri_template: "pgsandbox://templates/{templateName}".to_owned(),
-            name: "template".to_owned(),
-            title: "Template".to_owned(),
-            description:
-                "Your templates of a name, on every profile that has one, and the exported one: what is in them."
-                    .to_owned(),
-            mime_type: MIME.to_owned(),
-        }
-    }
-
-    fn about(&self, _name: &str) -> About {
-        About::Program
-    }
-
-    async fn list(
-        &self,
-        call: &Call,
-        grant: &Grant,
-        from: Option<&str>,
-        room: usize,
-    ) -> Result<(Vec<Resource>, Option<String>), Failure> {
+    async fn listed(call: &Call, grant: &Grant) -> Result<Vec<[String; 3]>, Failure> {
         let (templates, exported) = kept(call, grant).await?;
-        let mut listed: Vec<Resource> = Vec::new();
+        let mut listed: Vec<[String; 3]> = Vec::new();
+        let title = |name: &str| format!("Template {name}");
         for template in &templates {
-            let known = listed.iter_mut().find(|known| known.name == template.name);
-            match known {
-                Some(known) => known.description.push_str(&format!(", and on profile {}", template.sandbox.profile)),
-                None => listed.push(resource(
-                    self,
-                    &template.name,
-                    format!("Template {}", template.name),
+            match listed.iter_mut().find(|[name, ..]| *name == template.name) {
+                Some([.., description]) => {
+                    description.push_str(&format!(", and on profile {}", template.sandbox.profile));
+                }
+                None => listed.push([
+                    template.name.clone(),
+                    title(&template.name),
                     format!("A template on profile {}", template.sandbox.profile),
-                )),
+                ]),
             }
         }
         for kept in exported.iter().filter(|kept| templates.iter().all(|template| template.name != kept.name)) {
-            let title = format!("Template {}", kept.name);
-            listed.push(resource(self, &kept.name, title, "An exported template".to_owned()));
+            listed.push([kept.name.clone(), title(&kept.name), "An exported template".to_owned()]);
         }
-        listed.sort_by(|a, b| a.name.cmp(&b.name));
-        page::of(listed, from, room)
+        listed.sort();
+        Ok(listed)
     }
 
-    async fn read(&self, call: &Call, grant: &Grant, name: &str) -> Result<Content, Failure> {
+    async fn told(call: &Call, grant: &Grant, name: &str) -> Result<Value, Failure> {
         let (templates, exported) = kept(call, grant).await?;
         let templates: Vec<Listed> = templates.iter().filter(|found| found.name == name).map(Listed::new).collect();
         let exported = exported.iter().find(|kept| kept.name == name).map(Exported::new);
@@ -200,7 +193,7 @@ impl Kind for Templates {
         }
         let used =
             "create_sandbox_from_template makes a sandbox of one; import_template makes a template of the exported one";
-        Ok(content(self, name, &json!({"templates": templates, "exported": exported, "use": used})))
+        Ok(json!({"templates": templates, "exported": exported, "use": used}))
     }
 }
 

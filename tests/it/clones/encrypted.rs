@@ -10,7 +10,7 @@ use super::{READER, READER_PASSWORD_ENCODED, Setup, rows, source};
 use crate::harness::{self, Cluster};
 
 /// A server that lets nobody but the superuser in without TLS. Its certificate is for `localhost`.
-fn encrypted() -> &'static Cluster {
+pub(super) fn encrypted() -> &'static Cluster {
     let files = harness::temp_dir().keep();
     for (name, text) in
         [("server.pem", include_str!("../wire/tls/server.pem")), ("server.key", include_str!("../wire/tls/server.key"))]

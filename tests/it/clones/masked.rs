@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Setup, reader_url, source};
+use super::{Setup, reader_url, rows, source};
 use crate::harness;
 
 const PEOPLE: &str = "
@@ -138,4 +138,53 @@ fn what_is_masked_of_a_table_is_masked_in_its_partitions_and_in_what_inherits() 
         let file = std::fs::read(cluster.data.join(path)).unwrap();
         assert!(!file.windows(7).any(|bytes| bytes == b"planted"), "{table}");
     }
+}
+
+/// What kind of letter one is: what a fake keeps of it.
+fn kind(letter: char) -> char {
+    match letter {
+        '0'..='9' => '0',
+        'A'..='Z' => 'A',
+        'a'..='z' => 'a',
+        other if other.is_ascii() => other,
+        _ => 'a',
+    }
+}
+
+#[test]
+fn a_fake_has_its_values_shape_letter_for_letter() {
+    let cluster = harness::cluster();
+    let script = r#"CREATE TABLE t (id int PRIMARY KEY, v text, n numeric, w text);
+        INSERT INTO t SELECT c, chr(c), c * 1234567.25, 'x' || chr(c) || 'X' FROM generate_series(1, 767) c;
+        INSERT INTO t SELECT 1000 + n, left(repeat('The quick Brown fox, No. 1234567890 of 80-99_é漢 ~/{}[]@`^', 40), n),
+            -n, repeat('aA0', n) FROM generate_series(0, 300) n;
+        INSERT INTO t VALUES (2000, repeat('zZ9', 100000), 0, ''), (2001, NULL, NULL, NULL), (2002, '', 'NaN', 'é')"#;
+    source(cluster, "mask_shape", "", script);
+    let setup = Setup::on(cluster, "cloneshape", &[("shape", reader_url(cluster, "mask_shape"), json!({}))]);
+    let mask = |column: &str| json!({"table": "t", "column": column, "with": "fake"});
+    let result = setup.cloned(json!({"source": "shape", "mask": [mask("v"), mask("n"), mask("w")]}));
+    let sql = "SELECT v, n::text, w FROM t ORDER BY id";
+    let (before, after) = (rows(cluster, "mask_shape", sql), setup.rows(&result["databaseName"], sql));
+    assert_eq!(before.len(), after.len());
+    let mut seen = std::collections::BTreeMap::new();
+    for (before, after) in before.iter().flatten().zip(after.iter().flatten()) {
+        if before == "NULL" || before == "NaN" {
+            assert_eq!(before, after);
+            continue;
+        }
+        let shape = |text: &str| text.chars().map(kind).collect::<String>();
+        // Leading zeros of a number are not written.
+        if before.parse::<f64>().is_err() {
+            assert_eq!(shape(before), shape(after), "{before:?} {after:?}");
+        }
+        after.chars().for_each(|letter| *seen.entry(letter).or_insert(0_u32) += 1);
+    }
+    for letter in ('a'..='z').chain('A'..='Z').chain('0'..='9') {
+        assert!(seen.get(&letter).is_some_and(|times| *times > 1000), "{letter}: {seen:?}");
+    }
+    // The long text is of letters as often as chance has it: none stands for all of its kind, and nothing repeats.
+    let long = &after[after.len() - 3][0];
+    assert_eq!(long.len(), 300_000);
+    let pieces: std::collections::BTreeSet<&[u8]> = long.as_bytes().chunks(60).collect();
+    assert_eq!(pieces.len(), 5000);
 }

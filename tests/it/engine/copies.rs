@@ -72,7 +72,7 @@ const FACTS: &str = "
         array(SELECT a::text FROM unnest(datacl) a ORDER BY 1)::text FROM pg_database WHERE datname = current_database()
     UNION ALL SELECT 'setting ' || setrole::regrole || ' ' || setconfig::text FROM pg_db_role_setting
         WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
-    UNION ALL SELECT 'server ' || srvname || ' ' || srvowner::regrole || ' ' ||
+    UNION ALL SELECT 'server ' || srvname || ' ' || srvowner::regrole || ' ' || coalesce(srvoptions, '{}')::text || ' ' ||
         array(SELECT a::text FROM unnest(srvacl) a ORDER BY 1)::text FROM pg_foreign_server
     UNION ALL SELECT 'wrapper ' || fdwname || ' ' || fdwowner::regrole || ' ' ||
         array(SELECT a::text FROM unnest(fdwacl) a ORDER BY 1)::text FROM pg_foreign_data_wrapper
@@ -81,7 +81,7 @@ const FACTS: &str = "
     ORDER BY 1";
 
 /// Returns a copy's specification.
-fn copy_of(source: &SandboxSpec) -> SandboxSpec {
+pub(super) fn copy_of(source: &SandboxSpec) -> SandboxSpec {
     SandboxSpec { contents: Contents::Copy { id: source.id, names: source.names.clone(), dump: None }, ..spec("copy") }
 }
 
@@ -102,7 +102,7 @@ impl Bench {
         drop(admin);
     }
 
-    async fn facts(&self, of: &SandboxSpec) -> Vec<String> {
+    pub(super) async fn facts(&self, of: &SandboxSpec) -> Vec<String> {
         let client = self.cluster.superuser(&of.names.database).await;
         let facts = client.query(FACTS, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
         drop(client);
@@ -111,7 +111,7 @@ impl Bench {
         facts
     }
 
-    async fn make(&self, wanted: &SandboxSpec) -> Result<(), EngineError> {
+    pub(super) async fn make(&self, wanted: &SandboxSpec) -> Result<(), EngineError> {
         for step in self.engine.create_steps(wanted.kind, &wanted.contents) {
             self.engine.run(step, wanted).await?;
         }

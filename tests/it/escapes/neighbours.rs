@@ -72,6 +72,45 @@ pub(super) fn removals_are_not_held_up(room: &mut Room<'_>) {
     room.accept();
 }
 
+/// Another sandbox is removed although its roles have rights in a database of this one that nobody gets into any more.
+pub(super) fn closed_databases_hold_up_no_removal(room: &mut Room<'_>) {
+    let closer = room.attacker.call("create_database", &json!({"nameHint": "closer"}));
+    let (mine, me) = (room.mine.database.clone(), room.mine.owner.0.clone());
+    for shut in ["ALLOW_CONNECTIONS false", "CONNECTION LIMIT 0"] {
+        let made = room.victim.call("create_database", &json!({"nameHint": "closed"}));
+        let (id, owner) =
+            (made["result"]["databaseId"].clone(), made["result"]["roleName"].as_str().unwrap().to_owned());
+        let held = room.log_in(&Way::Owner(None)).unwrap();
+        room.wait(
+            held.batch_execute(&format!(
+                "CREATE TABLE IF NOT EXISTS closed (a text); GRANT SELECT ON closed TO {owner}"
+            )),
+        )
+        .unwrap();
+        drop(held);
+        // A database is closed from another one.
+        let other = closer["result"]["databaseName"].as_str().unwrap();
+        let let_in = format!("GRANT CONNECT ON DATABASE {other} TO {me}");
+        let let_in = json!({"databaseId": closer["result"]["databaseId"], "sql": let_in});
+        assert_eq!(room.attacker.call("run_sql", &let_in)["ok"], true);
+        let outside = room.log_in(&Way::Owner(Some(other.to_owned()))).unwrap();
+        room.wait(outside.batch_execute(&format!("ALTER DATABASE {mine} WITH {shut}"))).unwrap();
+        let gone = room.victim.call("delete_database", &json!({"databaseId": id, "wait": true}));
+        let mut found = Vec::new();
+        if gone["result"]["deleted"] != true {
+            found.push(format!("it was not removed: {gone}"));
+        }
+        room.report.note(CATEGORY, &format!("a removal is held up by {shut}"), Outcome::Ran, &found);
+        room.wait(
+            outside.batch_execute(&format!("ALTER DATABASE {mine} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1")),
+        )
+        .unwrap();
+    }
+    let gone = json!({"databaseId": closer["result"]["databaseId"], "wait": true});
+    assert_eq!(room.attacker.call("delete_database", &gone)["result"]["deleted"], true);
+    room.accept();
+}
+
 /// Another sandbox is removed although a session of this one waits for its client in the midst of a command: since 15 the
 /// server drops no database before every session has heard of it, and such a session hears nothing.
 pub(super) fn sessions_that_hear_nothing_hold_up_no_removal(room: &mut Room<'_>) {

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pgsandbox::engine::postgres::{
-    Auth, Endpoint, Host, Param, Rest, ResultLimits, ResultSet, SandboxSession, SessionTarget, StatementCall, WireError,
+    Auth, ChannelBinding, Endpoint, Host, Param, Rest, ResultLimits, ResultSet, SandboxSession, SessionTarget,
+    StatementCall, WireError,
 };
 use pgsandbox::model::{Secret, TlsMode};
 use rustix::process::Signal;
@@ -86,6 +87,7 @@ impl Cluster {
             tls: TlsMode::Disable,
             ca_file: None,
             address: None,
+            binding: ChannelBinding::Prefer,
         }
     }
 
@@ -236,6 +238,7 @@ async fn template() -> PathBuf {
         tls: TlsMode::Disable,
         ca_file: None,
         address: None,
+        binding: ChannelBinding::Prefer,
     };
     let admin = SessionTarget { database: "postgres".into(), ..target(endpoint, "postgres") };
     let since = Instant::now();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use pgsandbox::engine::postgres::{
-    Auth, Endpoint, Host, NetError, SandboxSession, SessionTarget, StatementCall, WireError,
+    Auth, ChannelBinding, Endpoint, Host, NetError, SandboxSession, SessionTarget, StatementCall, WireError,
 };
 use pgsandbox::model::TlsMode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -90,8 +90,14 @@ where
             tokio::spawn(serve(tcp));
         }
     });
-    let endpoint =
-        Endpoint { host: Host::Tcp("127.0.0.1".into()), port, tls: TlsMode::Disable, ca_file: None, address: None };
+    let endpoint = Endpoint {
+        host: Host::Tcp("127.0.0.1".into()),
+        port,
+        tls: TlsMode::Disable,
+        ca_file: None,
+        address: None,
+        binding: ChannelBinding::Prefer,
+    };
     SessionTarget { auth: Auth::AsServerAsks, connect_timeout: Duration::from_secs(1), ..target(endpoint, "owner") }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use pgsandbox::engine::postgres::{
-    Auth, Endpoint, Host, NetError, SandboxSession, SessionTarget, StatementCall, WireError,
+    Auth, ChannelBinding, Endpoint, Host, NetError, SandboxSession, SessionTarget, StatementCall, WireError,
 };
 use pgsandbox::model::{Code, Failure, Secret, TlsMode};
 
@@ -92,7 +92,8 @@ impl Certificates {
 fn over_tls(cluster: &Cluster, host: &str, tls: TlsMode, ca_file: Option<&Path>) -> SessionTarget {
     let port = cluster.tcp_port.unwrap();
     let ca_file = ca_file.map(Path::to_owned);
-    let endpoint = Endpoint { host: Host::Tcp(host.into()), port, tls, ca_file, address: None };
+    let endpoint =
+        Endpoint { host: Host::Tcp(host.into()), port, tls, ca_file, address: None, binding: ChannelBinding::Prefer };
     target(endpoint, "owner")
 }
 

@@ -19,7 +19,9 @@ use super::job::{CloneJob, CloneOptions, ClonePlan, CloneReport};
 use super::program::{self, Broken, Programs, Restore};
 use super::relay::Relay;
 use super::workdir::WorkDir;
-use super::{RESTORES_MAX, SOURCE_SOCKET, TARGET_SOCKET, failure, known, preflight, report, stoppable, system, tools};
+use super::{
+    RESTORES_MAX, SOURCE_SOCKET, TARGET_SOCKET, failure, known, preflight, report, size, stoppable, system, tools,
+};
 use crate::engine::postgres::admin::{refused, refused_unquoted};
 use crate::engine::postgres::server::PostgresServer;
 use crate::engine::postgres::steps::{DatabaseSetting, Door};
@@ -29,8 +31,6 @@ use crate::model::{
     Code, CredentialAccess, Failure, Progress, Schema, SchemaFilter, SchemaKind, SchemaObject, counted, fault,
 };
 
-/// How often it is looked how large a restored database has become.
-const SIZE_EVERY: Duration = Duration::from_millis(500);
 /// What is copied at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -386,28 +386,11 @@ pub(in crate::engine::postgres) async fn restore(
     let bounded = async {
         tokio::select! {
             biased;
-            grown = outgrows(server, spec, job) => Err(grown),
+            grown = size::outgrown(server, spec, &job.clone, 0) => Err(grown),
             done = restore_unbounded(server, spec, job) => done,
         }
     };
     stoppable(&job.clone, bounded).await.map_err(of_import)
-}
-
-/// Ends when the database has become larger than it may be, or cannot be measured.
-async fn outgrows(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &RestoreJob) -> EngineError {
-    let most = job.dump.bytes_max;
-    loop {
-        tokio::time::sleep(fault::every(SIZE_EVERY)).await;
-        match access::size(server, spec).await {
-            Ok(bytes) if bytes > most => {
-                let text =
-                    format!("what {} holds is larger than the {most} bytes that there is room for", job.clone.shown);
-                return known(Failure::new(Code::QuotaExceeded, text));
-            }
-            Ok(_) => {}
-            Err(error) => return error,
-        }
-    }
 }
 
 async fn restore_unbounded(
@@ -435,7 +418,8 @@ async fn restore_unbounded(
     program::write(&list, &Filter::of(plan).apply(entries))?;
     door.open().await?;
     programs.restore(&archive, Restore::All).await.map_err(|broken| failed(&broken))?;
-    report::check(door.enter_twice().await?, &server.settings().profile, clone).await
+    report::check(door.enter_twice().await?, &server.settings().profile, clone).await?;
+    size::check(server, spec, clone, 0).await
 }
 
 /// Sets what belongs to the database of a dump, which is its owner's by now, and compares what came of it.
@@ -460,11 +444,6 @@ async fn settle_unbounded(
         let text =
             format!("{} made the extension `{}`, which its manifest does not name", clone.shown, name.escape_default());
         return Err(known(Failure::new(Code::RestoreIncompatible, text)));
-    }
-    if facts.bytes > dump.bytes_max {
-        let text =
-            format!("what {} holds is larger than the {} bytes that there is room for", clone.shown, dump.bytes_max);
-        return Err(known(Failure::new(Code::QuotaExceeded, text)));
     }
     let schema = catalog::read_once(server, spec, &SchemaFilter::default()).await?;
     let report = clone.report().cloned().unwrap_or_default();

@@ -193,10 +193,15 @@ const fn word(with: &MaskWith) -> &'static str {
 
 /// Returns the hash of a value under both keys: 32 bytes.
 fn keyed(value: &str, bytes: bool) -> String {
+    keyed_by("sha256", value, bytes)
+}
+
+/// Returns the hash of a value under both keys, the outer one by `hash`.
+fn keyed_by(hash: &str, value: &str, bytes: bool) -> String {
     let value =
         if bytes { value.to_owned() } else { format!("pg_catalog.convert_to({value}::pg_catalog.text, 'UTF8')") };
     format!(
-        "pg_catalog.sha256((SELECT outer_key FROM pg_temp.pgsandbox_mask) || pg_catalog.sha256((SELECT inner_key FROM pg_temp.pgsandbox_mask) || {value}))"
+        "pg_catalog.{hash}((SELECT outer_key FROM pg_temp.pgsandbox_mask) || pg_catalog.sha256((SELECT inner_key FROM pg_temp.pgsandbox_mask) || {value}))"
     )
 }
 
@@ -208,18 +213,57 @@ fn number(digest: &str) -> String {
 }
 
 /// Returns a text with its digits, capitals and small letters replaced by others of their kind, and the rest of ASCII kept.
+///
+/// All letters of a text are worked on at once, as one string of bits: an expression for each letter costs several times as
+/// much. `x1` is the text, shifted so that bit 1 of each byte stands where bit 0 was, and `r1` the same of as much of a
+/// keyed hash; `o` has bit 0 of each byte alone.
 fn letters(text: &str) -> String {
-    let digest = keyed("v.t", false);
+    let bits = |bytes: &str| format!("CAST('x' || pg_catalog.encode({bytes}, 'hex') AS pg_catalog.varbit)");
+    let long = "pg_catalog.octet_length(a.t)";
+    // What is none of ASCII becomes a small letter.
+    let plain = format!(
+        "CASE WHEN {long} = pg_catalog.char_length(a.t) THEN a.t \
+         ELSE pg_catalog.regexp_replace(a.t, '[^\\u0001-\\u007f]', 'a', 'g') END"
+    );
+    let digest = keyed_by("sha512", "a.t", false);
+    let hashed = format!(
+        "SELECT pg_catalog.convert_to({plain}, 'UTF8') AS t, {digest} AS m FROM (SELECT {text} AS t OFFSET 0) a OFFSET 0"
+    );
+    let enough = format!(
+        "CASE WHEN {long} <= 64 THEN a.m ELSE (SELECT pg_catalog.string_agg(pg_catalog.sha512(a.m || pg_catalog.int4send(i)), NULL) \
+         FROM pg_catalog.generate_series(0, ({long} - 1) / 64) i) END"
+    );
+    let (x, r) = (bits("a.t"), bits(&format!("pg_catalog.substr({enough}, 1, {long})")));
+    let whole = format!(
+        "SELECT {x} AS x, {r} AS r, CAST('x' || pg_catalog.repeat('01', {long}) AS pg_catalog.varbit) AS o \
+         FROM ({hashed}) a OFFSET 0"
+    );
+    let shifted = format!(
+        "SELECT o, x, x >> 1 AS x1, x >> 2 AS x2, x >> 3 AS x3, x >> 4 AS x4, x >> 5 AS x5, x >> 6 AS x6, \
+         r, r >> 1 AS r1, r >> 2 AS r2, r >> 3 AS r3, r >> 4 AS r4 FROM ({whole}) a OFFSET 0"
+    );
+    // The low five bits of a letter are its number from 1 to 26, of a digit the low four its value. A random number over 26
+    // loses its bit 4, and 0 gets it; one over 9 loses its bit 3.
+    let some = |v: &str| format!("({v} | {v}1 | {v}2 | {v}3 | {v}4)");
+    let over = |v: &str| format!("({v}4 & ({v}3 & ({v}2 | ({v}1 & {v}))))");
+    let kinds = format!(
+        "SELECT x, r, (x6 & {some_x} & (~ {over_x}) & o) AS letter, (x5 & x4 & (~ (x6 | (x3 & (x2 | x1)))) & o) AS digit, \
+         (((r4 & (~ {over_r})) | (~ {some_r})) & o) AS r4, (r3 & (~ (r2 | r1)) & o) AS r3 FROM ({shifted}) a OFFSET 0",
+        some_x = some("x"),
+        over_x = over("x"),
+        some_r = some("r"),
+        over_r = over("r")
+    );
+    let places = format!(
+        "SELECT x, r, r4 << 4 AS r4, r3 << 3 AS r3, letter << 4 AS letter4, digit << 3 AS digit3, \
+         (letter | (letter << 1) | (letter << 2) | (letter << 3) | digit | (digit << 1) | (digit << 2)) AS low \
+         FROM ({kinds}) a OFFSET 0"
+    );
+    let replaced = "((x & (~ (low | letter4 | digit3))) | (r & low) | (r4 & letter4) | (r3 & digit3))";
+    // What is sent of a string of bits is four bytes with its length, and the bits.
     format!(
-        "coalesce((SELECT pg_catalog.array_to_string(ARRAY(SELECT CASE \
-         WHEN c.a BETWEEN 97 AND 122 THEN pg_catalog.chr(97 + c.h % 26) \
-         WHEN c.a BETWEEN 48 AND 57 THEN pg_catalog.chr(48 + c.h % 10) \
-         WHEN c.a BETWEEN 65 AND 90 THEN pg_catalog.chr(65 + c.h % 26) \
-         WHEN c.a < 128 THEN pg_catalog.chr(c.a) ELSE pg_catalog.chr(97 + c.h % 26) END \
-         FROM (SELECT pg_catalog.ascii(u.c) AS a, \
-         pg_catalog.get_byte(k.m, ((u.i - 1) % 32)::pg_catalog.int4) + (((u.i - 1) / 32) * 7)::pg_catalog.int4 AS h \
-         FROM pg_catalog.unnest(pg_catalog.string_to_array(k.t, NULL)) WITH ORDINALITY u(c, i)) c), '') \
-         FROM (SELECT v.t, {digest} AS m FROM (SELECT {text} AS t OFFSET 0) v OFFSET 0) k), '')"
+        "(SELECT pg_catalog.convert_from(pg_catalog.substr(pg_catalog.varbit_send(CAST({replaced} AS pg_catalog.varbit)), 5), 'UTF8') \
+         FROM ({places}) a)"
     )
 }
 

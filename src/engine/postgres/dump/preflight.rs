@@ -16,7 +16,7 @@ use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::engine::postgres::startup::{APPLICATION_NAME, Purpose, startup_options};
 use crate::engine::postgres::{
     Auth, Cell, Endpoint, Param, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError,
-    extensions,
+    extensions, wire,
 };
 use crate::engine::{EngineError, ServerInfo, server_condition};
 use crate::model::limits::REPLY_BYTES_MAX;
@@ -468,6 +468,11 @@ pub(super) fn of_wire(error: &WireError, job: &CloneJob, action: &str) -> Failur
             format!("{shown} asks for the authentication method `{method}`, which is not used over this connection"),
         )
         .hint("let the server use `scram-sha-256`, or reach it with TLS"),
+        WireError::Unbound => Failure::new(
+            Code::PostgresAuthFailed,
+            format!("{shown} does not bind the login to its certificate, which `channel_binding=require` demands"),
+        )
+        .hint(wire::UNBOUND_HINT),
         WireError::Impostor => Failure::new(
             Code::PostgresAuthFailed,
             format!("{shown} could not prove that it knows the password: it may be another server"),

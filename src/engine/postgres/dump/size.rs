@@ -13,7 +13,7 @@ use super::known;
 use crate::engine::postgres::admin::refused;
 use crate::engine::postgres::server::{PostgresServer, ServerSource};
 use crate::engine::{EngineError, SandboxSpec};
-use crate::model::{Code, Failure};
+use crate::model::{Code, Failure, fault};
 
 /// How often a copy that grows is measured.
 const MEASURED_EVERY: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ pub(super) async fn outgrown(
     empty: u64,
 ) -> EngineError {
     loop {
-        tokio::time::sleep(MEASURED_EVERY).await;
+        tokio::time::sleep(fault::every(MEASURED_EVERY)).await;
         if let Err(error) = check(server, spec, job, empty).await {
             return error;
         }

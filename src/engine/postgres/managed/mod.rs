@@ -4,6 +4,7 @@
 //! both, and runs as an ordinary user, whoever starts it. However many processes want it at once, one of
 //! them starts it. Nothing here knows sandboxes.
 
+mod ballast;
 mod binaries;
 mod conf;
 mod error;
@@ -29,7 +30,7 @@ pub(super) use user::{DEFAULT_USER, cluster_user, command};
 use self::home::{Locked, check_own_dir, make_dir, read_own, write_private};
 use self::process::Paths;
 use super::admin::{AdminSession, CONNECTIONS_USED_UP, Chain, Login, LoginError};
-use super::{Credentials, Endpoint, Host};
+use super::{ChannelBinding, Credentials, Endpoint, Host};
 use crate::engine::Standing;
 use crate::model::{Secret, TlsMode, fault};
 
@@ -261,12 +262,34 @@ impl ManagedCluster {
         }
         self.init_locked(&paths, &installation).await?;
         let user = user::cluster_user(&self.settings.run_as)?;
-        if process::wait_for_other(&paths).await? {
+        let start = async || {
+            if !process::wait_for_other(&paths).await? {
+                process::clear_remains(&paths).await?;
+                process::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
+            }
             self.come_up(&paths).await
-        } else {
-            process::clear_remains(&paths).await?;
-            process::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
-            self.come_up(&paths).await
+        };
+        match start().await {
+            Err(error) if ballast::give_up(&paths) => {
+                tracing::warn!(%error, "the disk is full: what was kept back of it is given up, and the server started once more");
+                start().await
+            }
+            started => {
+                ballast::keep(&paths);
+                started
+            }
+        }
+    }
+
+    /// Returns how many bytes are free where the cluster's data is, if it is there.
+    pub(super) fn disk_left(&self) -> Option<u64> {
+        ballast::free(&self.existing()?.data())
+    }
+
+    /// Keeps a part of the disk back again, once there is room.
+    pub(super) fn keep_ballast(&self) {
+        if let Some(paths) = self.existing() {
+            ballast::keep(&paths);
         }
     }
 
@@ -385,8 +408,14 @@ impl ManagedCluster {
             return Ok(None);
         };
         let Some(directory) = process::known_socket_dir(paths)? else { return Ok(None) };
-        let endpoint =
-            Endpoint { host: Host::Unix(directory), port, tls: TlsMode::Disable, ca_file: None, address: None };
+        let endpoint = Endpoint {
+            host: Host::Unix(directory),
+            port,
+            tls: TlsMode::Disable,
+            ca_file: None,
+            address: None,
+            binding: ChannelBinding::Prefer,
+        };
         let admin = Credentials { user: ADMIN_ROLE.to_owned(), password: Some(Secret::new(password)) };
         Ok(Some(Running { endpoint, port, admin }))
     }

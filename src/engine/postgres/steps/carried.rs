@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::{Client, GenericClient, Transaction};
 
 use super::Work;
 use super::reown::Mapping;
@@ -78,7 +78,8 @@ impl Work<'_> {
         if statements.is_empty() {
             return Ok(());
         }
-        self.unseen(inside, "set the settings of the database again", &statements.join("; ")).await
+        let failed = refused_unquoted("set the settings of the database again", self.profile());
+        unseen(inside, &statements.join("; ")).await.map_err(failed)
     }
 
     /// Makes for the copy's roles the user mappings that the source's have, which go with those. Only a superuser may read
@@ -96,8 +97,8 @@ impl Work<'_> {
                 "SELECT m.oid, pg_catalog.pg_get_userbyid(m.umuser)::text, pg_catalog.quote_ident(s.srvname), \
                  o.option_name, o.option_value FROM pg_catalog.pg_user_mapping m \
                  JOIN pg_catalog.pg_foreign_server s ON s.oid = m.umserver \
-                 LEFT JOIN LATERAL pg_catalog.pg_options_to_table(m.umoptions) o ON true \
-                 WHERE m.umuser = ANY ($1) ORDER BY m.oid, o.option_name",
+                 LEFT JOIN LATERAL pg_catalog.pg_options_to_table(m.umoptions) WITH ORDINALITY \
+                 o (option_name, option_value, n) ON true WHERE m.umuser = ANY ($1) ORDER BY m.oid, o.n",
                 &[(&mapping.oids, Type::OID_ARRAY)],
             )
             .await
@@ -120,20 +121,8 @@ impl Work<'_> {
         if made.is_empty() {
             return Ok(());
         }
-        self.unseen(inside, "make the user mappings again", &made.join("; ")).await
-    }
-
-    /// Executes statements that hold a caller's texts: they go as a parameter, so that whoever lists the server's sessions
-    /// reads none of them.
-    async fn unseen(&self, inside: &Transaction<'_>, action: &'static str, sql: &str) -> Result<(), EngineError> {
-        let failed = refused_unquoted(action, self.profile());
-        inside
-            .query_typed("SELECT pg_catalog.set_config('pgsandbox.carried', $1, true) IS NULL", &[(&sql, Type::TEXT)])
-            .await
-            .map_err(&failed)?;
-        let execute = "DO $do$ BEGIN EXECUTE pg_catalog.current_setting('pgsandbox.carried'); \
-                       PERFORM pg_catalog.set_config('pgsandbox.carried', '', true); END $do$";
-        inside.batch_execute(execute).await.map_err(&failed)
+        let failed = refused_unquoted("make the user mappings again", self.profile());
+        unseen(inside, &made.join("; ")).await.map_err(failed)
     }
 }
 
@@ -166,14 +155,19 @@ impl DatabaseSetting<'_> {
     }
 }
 
-/// Executes statements that hold a caller's texts: they go as a parameter, so that whoever lists the server's sessions
-/// reads none of them.
-async fn unseen(session: &Client, sql: &str) -> Result<(), tokio_postgres::Error> {
+/// Executes statements that hold a caller's texts, in a transaction or without one: they go as a parameter, so that whoever
+/// lists the server's sessions reads none of them, and are forgotten whatever comes of them.
+async fn unseen(session: &impl GenericClient, sql: &str) -> Result<(), tokio_postgres::Error> {
     let sql: (&(dyn ToSql + Sync), Type) = (&sql, Type::TEXT);
     session.query_typed("SELECT pg_catalog.set_config('pgsandbox.carried', $1, false) IS NULL", &[sql]).await?;
     let execute = "DO $do$ BEGIN EXECUTE pg_catalog.current_setting('pgsandbox.carried'); \
                    PERFORM pg_catalog.set_config('pgsandbox.carried', '', false); END $do$";
-    session.batch_execute(execute).await
+    let done = session.batch_execute(execute).await;
+    if done.is_err() {
+        // Where a transaction failed, that has forgotten it.
+        session.batch_execute("SELECT pg_catalog.set_config('pgsandbox.carried', '', false)").await.ok();
+    }
+    done
 }
 
 /// Returns a parameter's value as a statement has it.

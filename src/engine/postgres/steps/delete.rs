@@ -334,17 +334,66 @@ impl Work<'_> {
                     self.execute_whoever_holds(&session, None, "drop what a role owns", &drop_owned).await?;
                     continue;
                 };
-                let inside = self.server.session_in(&database).await?;
                 let its = self.is_sandbox(&database, &owner).then_some(database.as_str());
+                let (inside, closed) = match its {
+                    Some(_) => self.session_in_anothers(&session, &database, &owner).await?,
+                    None => (self.server.session_in(&database).await?, false),
+                };
                 if its.is_some() {
                     self.join(&inside, &owner).await?;
                     let sql = format!("REASSIGN OWNED BY {} TO {}", ident(role), ident(&owner));
                     self.execute_whoever_holds(&inside, its, "give away what a role owns", &sql).await?;
                 }
                 self.execute_whoever_holds(&inside, its, "drop what a role owns", &drop_owned).await?;
+                if closed {
+                    let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false", ident(&database));
+                    self.execute(&session, "leave another sandbox as it was", &sql).await?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Goes into another sandbox's database, although its owner has closed it. Returns whether it was closed.
+    async fn session_in_anothers(
+        &self,
+        session: &Client,
+        database: &str,
+        owner: &str,
+    ) -> Result<(AdminSession, bool), EngineError> {
+        let mut attempt = 0;
+        let mut closed = false;
+        loop {
+            attempt += 1;
+            let kept_out = match self.server.session_in(database).await {
+                Ok(inside) => return Ok((inside, closed)),
+                // Connections are not allowed, limited to none, or a right to them is taken away.
+                Err(
+                    error @ (EngineError::Refused { .. } | EngineError::Crowded { .. } | EngineError::Unsuited { .. }),
+                ) => error,
+                Err(error) => return Err(error),
+            };
+            // Its owner may close it again.
+            if attempt == DROP_ATTEMPTS_MAX {
+                return Err(kept_out);
+            }
+            let row = session
+                .query_typed_opt(
+                    "SELECT datallowconn FROM pg_catalog.pg_database WHERE datname = $1",
+                    &[(&database, Type::NAME)],
+                )
+                .await
+                .map_err(refused("look at another sandbox", self.profile()))?;
+            let Some(row) = row else { return Err(kept_out) };
+            closed |= !row.get::<_, bool>(0);
+            self.join(session, owner).await?;
+            let mut open =
+                vec![format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1", ident(database))];
+            if !self.info.superuser {
+                open.push(format!("GRANT CONNECT ON DATABASE {} TO CURRENT_USER", ident(database)));
+            }
+            self.together(session, "go into another sandbox", &open).await?;
+        }
     }
 
     /// A database that a role owns beside its own was given to it by somebody, and is not ours to drop.

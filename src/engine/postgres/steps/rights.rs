@@ -163,6 +163,28 @@ impl Rights {
         let mut statements: Vec<String> = self.policies.iter().map(|policy| policy.sql(mapping)).collect();
         statements.extend(grants(self.grants.iter(), mapping));
         statements.extend(self.default_rights(mapping));
+        statements.extend(self.taken_by_owners(mapping));
+        statements
+    }
+
+    /// What a source's role may pass on is taken from it as the owner: an admin that is no superuser would do that as any role
+    /// that may pass it on, as that role itself among them, which takes nothing.
+    fn taken_by_owners(&self, mapping: &Mapping<'_>) -> Vec<String> {
+        let mut together: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+        for grant in self.grants.iter().filter(|grant| grant.grantable && mapping.is_new(&grant.owner)) {
+            if let Some(grantee) = grant.grantee.as_deref().filter(|grantee| mapping.role(grantee) != *grantee) {
+                let of = (&grant.owner, &grant.kind, &grant.right, &grant.column, grantee);
+                together.entry(of).or_default().push(&grant.name);
+            }
+        }
+        let mut statements = Vec::new();
+        for ((owner, kind, right, column, grantee), names) in together {
+            statements.push(format!("SET LOCAL ROLE {}", ident(owner)));
+            statements.extend(names.chunks(OBJECTS_AT_ONCE).map(|names| {
+                format!("REVOKE {right}{column} ON {kind} {} FROM {} CASCADE", names.join(", "), ident(grantee))
+            }));
+            statements.push("SET LOCAL ROLE NONE".to_owned());
+        }
         statements
     }
 

@@ -11,6 +11,10 @@ use crate::engine::{DISK_FULL, DISK_FULL_HINT};
 use crate::model::limits::ERROR_CONTEXT_BYTES_MAX;
 use crate::model::{Code, Failure};
 
+/// What to do where a login cannot be bound to the server's certificate.
+pub(in crate::engine::postgres) const UNBOUND_HINT: &str = "reach the server itself over TLS and let it ask for `scram-sha-256`, \
+    or give `channel_binding=prefer` where the way to it is trusted";
+
 /// An error that the server reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError(Box<Fields>);
@@ -30,6 +34,9 @@ pub enum WireError {
     /// The server asks for a way to log in that is not used over this connection.
     #[error("the server asks for the authentication method `{0}`, which is not used over this connection")]
     AuthMethod(&'static str),
+    /// The login is to be bound to the server's certificate, and the server, or whoever stands before it, does not do that.
+    #[error("the server does not bind the login to its certificate, which `channel_binding=require` demands")]
+    Unbound,
     /// The server could not prove that it knows the password's verifier.
     #[error("the server could not prove that it knows the password: it may be another server")]
     Impostor,
@@ -159,6 +166,7 @@ impl WireError {
             Self::Auth(e) | Self::Refused(e) | Self::Ended(e) | Self::Statement(e) => Some(e),
             Self::Net(_)
             | Self::AuthMethod(_)
+            | Self::Unbound
             | Self::Impostor
             | Self::Protocol(_)
             | Self::Lost(_)
@@ -197,6 +205,7 @@ impl From<WireError> for Failure {
             WireError::Refused(_) => fail(Code::PostgresConnectionFailed, &audit),
             WireError::AuthMethod(_) => fail(Code::PostgresAuthFailed, &audit)
                 .hint("let the server ask for `scram-sha-256`, or connect with TLS"),
+            WireError::Unbound => fail(Code::PostgresAuthFailed, &audit).hint(UNBOUND_HINT),
             WireError::Impostor => {
                 fail(Code::PostgresAuthFailed, &audit).hint("see which server listens at the profile's address")
             }

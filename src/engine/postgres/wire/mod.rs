@@ -21,6 +21,7 @@ mod startup;
 mod types;
 
 pub use cancel::CancelHandle;
+pub(super) use errors::UNBOUND_HINT;
 pub use errors::{ServerError, WireError};
 pub use message::{CallerText, Notice};
 pub use render::Embed;

@@ -19,7 +19,7 @@ use super::connection::{Pinned, TEXT_BYTES_MAX, TxStatus};
 use super::message::{Fields, Pieces};
 use super::{ServerError, WireError};
 use crate::engine::postgres::net::{self, NetError, Stream};
-use crate::engine::postgres::{Endpoint, StartupOptions};
+use crate::engine::postgres::{ChannelBinding, Endpoint, StartupOptions};
 use crate::model::{Secret, fault};
 
 /// The longest message of the startup that is read, in bytes.
@@ -115,10 +115,13 @@ async fn authenticate(channel: &mut Channel, target: &SessionTarget) -> Result<(
         let body = next(channel, AUTHENTICATION_TAG).await?;
         let mut rest = Pieces(&body);
         let kind = rest.u32().ok_or(WireError::Protocol("a request for authentication is cut off"))?;
+        let unbound = target.endpoint.binding == ChannelBinding::Require;
         let private = channel.stream().is_private() && target.auth == Auth::AsServerAsks;
         let password = target.password.expose().as_bytes();
         match kind {
-            0 if proved || target.auth == Auth::AsServerAsks => return Ok(()),
+            0 if proved => return Ok(()),
+            0 | 3 | 5 if unbound => return Err(WireError::Unbound),
+            0 if target.auth == Auth::AsServerAsks => return Ok(()),
             0 => return Err(WireError::AuthMethod("trust")),
             3 if private => send_password(channel, password)?,
             3 => return Err(WireError::AuthMethod("password")),
@@ -129,7 +132,7 @@ async fn authenticate(channel: &mut Channel, target: &SessionTarget) -> Result<(
             }
             5 => return Err(WireError::AuthMethod("md5")),
             10 => {
-                scram(channel, rest.0, password).await?;
+                scram(channel, rest.0, password, target.endpoint.binding).await?;
                 proved = true;
             }
             7 => return Err(WireError::AuthMethod("gss")),
@@ -145,12 +148,19 @@ fn send_password(channel: &mut Channel, password: &[u8]) -> Result<(), WireError
 }
 
 /// Proves the password and has the server prove that it knows it.
-async fn scram(channel: &mut Channel, mechanisms: &[u8], password: &[u8]) -> Result<(), WireError> {
+async fn scram(
+    channel: &mut Channel,
+    mechanisms: &[u8],
+    password: &[u8],
+    binding: ChannelBinding,
+) -> Result<(), WireError> {
     let offers = |wanted: &str| mechanisms.split(|&b| b == 0).any(|name| name == wanted.as_bytes());
-    let (mechanism, binding) = match channel.stream().channel_binding() {
+    let certificate = channel.stream().channel_binding().filter(|_| binding != ChannelBinding::Disable);
+    let (mechanism, binding) = match certificate {
         Some(hash) if offers(sasl::SCRAM_SHA_256_PLUS) => {
             (sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash))
         }
+        _ if binding == ChannelBinding::Require => return Err(WireError::Unbound),
         // Tells a server that does offer it that somebody in between took it away.
         Some(_) => (sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested()),
         None => (sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported()),

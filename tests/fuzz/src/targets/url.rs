@@ -273,6 +273,7 @@ fn made(rng: &mut Rng) -> String {
             "dbname",
             "sslmode",
             "sslrootcert",
+            "channel_binding",
             "connect_timeout",
             "application_name",
             "hostaddr",

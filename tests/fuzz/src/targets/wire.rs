@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pgsandbox::engine::postgres::{
-    Auth, Endpoint, Host, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError,
+    Auth, ChannelBinding, Endpoint, Host, Rest, ResultLimits, SandboxSession, SessionTarget, StatementCall, WireError,
 };
 use pgsandbox::model::{Secret, TlsMode};
 use tempfile::TempDir;
@@ -60,7 +60,14 @@ impl Wire {
     fn target(&self, how: u8) -> SessionTarget {
         let host = Host::Unix(PathBuf::from(self.dir.path()));
         SessionTarget {
-            endpoint: Endpoint { host, port: 5432, tls: TlsMode::Disable, ca_file: None, address: None },
+            endpoint: Endpoint {
+                host,
+                port: 5432,
+                tls: TlsMode::Disable,
+                ca_file: None,
+                address: None,
+                binding: ChannelBinding::Prefer,
+            },
             database: "box".into(),
             user: "owner".into(),
             password: Secret::new("hunter2hunter2"),

@@ -1,0 +1,102 @@
+//! Keeps a part of the disk back for the day when it is full.
+//!
+//! A server that cannot write its log stops and does not start again, and then nothing can be removed either. What is kept
+//! here is given up for that one start: it is enough to come up, and to drop databases.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use super::process::Paths;
+
+/// What is kept back: some segments of the server's log.
+const BYTES: u64 = 64 << 20;
+/// How much has to stay free beside it; on a smaller disk nothing is kept back.
+const BESIDE_BYTES: u64 = 192 << 20;
+/// Its name, among the server's data, as it has to be on the same disk.
+const NAME: &str = "pgsandbox.ballast";
+/// What is written at once where the system cannot set blocks aside.
+const CHUNK: [u8; 1 << 16] = [0x5a; 1 << 16];
+
+/// Sees that it is there, if the disk has room for it. Nothing depends on it before the day it is needed.
+pub(super) fn keep(paths: &Paths) {
+    let (data, file) = (paths.data(), file(paths));
+    let there = fs::symlink_metadata(&file).is_ok_and(|there| there.is_file() && there.len() == BYTES);
+    if there || free(&data).is_none_or(|free| free < BYTES + BESIDE_BYTES) {
+        return;
+    }
+    if let Err(error) = make(&data, &file) {
+        tracing::debug!(%error, "nothing of the disk could be kept back");
+        fs::remove_file(&file).ok();
+    }
+}
+
+/// Gives it up if the disk is full. Returns whether that made room.
+pub(super) fn give_up(paths: &Paths) -> bool {
+    let full = free(&paths.data()).is_some_and(|free| free < BYTES);
+    full && fs::remove_file(file(paths)).is_ok()
+}
+
+/// Returns how many bytes are free where the data is.
+pub(super) fn free(data: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(data).ok()?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+fn file(paths: &Paths) -> PathBuf {
+    paths.data().join(NAME)
+}
+
+fn make(data: &Path, path: &Path) -> io::Result<()> {
+    let owner = fs::metadata(data)?;
+    // Not followed, and nothing that is there is written to.
+    fs::remove_file(path).or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+    match fallocate(&file, FallocateFlags::empty(), 0, BYTES) {
+        Ok(()) => Ok(()),
+        Err(_) => write(file),
+    }
+}
+
+fn write(mut file: File) -> io::Result<()> {
+    for _ in 0..BYTES / CHUNK.len() as u64 {
+        file.write_all(&CHUNK)?;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_kept_whole_and_made_again() {
+        let home = tempfile::tempdir().unwrap();
+        let paths = Paths::new(home.path(), 15);
+        fs::create_dir_all(paths.data()).unwrap();
+        if free(&paths.data()).unwrap() < BYTES + BESIDE_BYTES {
+            return;
+        }
+        for broken in [None, Some("cut"), Some("link")] {
+            match broken {
+                Some("cut") => fs::write(file(&paths), "short").unwrap(),
+                Some(_) => {
+                    fs::remove_file(file(&paths)).unwrap();
+                    fs::write(home.path().join("other"), "kept").unwrap();
+                    std::os::unix::fs::symlink(home.path().join("other"), file(&paths)).unwrap();
+                }
+                None => {}
+            }
+            keep(&paths);
+            let made = fs::symlink_metadata(file(&paths)).unwrap();
+            assert!(made.is_file() && made.len() == BYTES && made.blocks() * 512 >= BYTES, "{broken:?}: {made:?}");
+        }
+        assert_eq!(fs::read_to_string(home.path().join("other")).unwrap(), "kept");
+        assert!(!give_up(&paths), "the disk is not full");
+        assert!(file(&paths).exists());
+    }
+}
