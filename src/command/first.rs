@@ -6,13 +6,14 @@
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
 use rustix::process::{Pid, WaitOptions};
 
 use super::namespace;
-use super::order::{self, Ending};
+use super::order::{self, Ending, Order};
 use super::start::{ended, start, write_input};
 
 /// Runs one command, as it is told over standard input.
@@ -27,8 +28,12 @@ fn serve() -> io::Result<std::convert::Infallible> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let (order, descriptors) = order::receive(&control)?;
-    namespace::settle()?;
+    let (mut order, descriptors) = order::receive(&control)?;
+    let shares_alone = namespace::settle(&places(&order))?;
+    if let Some(rules) = order.rules.as_mut().filter(|_| shares_alone) {
+        // The one that is there now; with the command it is gone.
+        rules.write.push(namespace::SHARED_MEMORY.into());
+    }
     let mut supervisor = control.try_clone()?;
     thread::spawn(move || {
         // It says nothing more, so this ends when it does.
@@ -50,6 +55,13 @@ fn serve() -> io::Result<std::convert::Infallible> {
             thread::park();
         }
     }
+}
+
+/// Returns where the command works, and what it reaches beside, but for shared memory as such.
+fn places(order: &Order) -> Vec<PathBuf> {
+    let allowed = order.rules.iter().flat_map(|rules| rules.read.iter().chain(&rules.write)).cloned();
+    let named = allowed.filter(|path| path != Path::new(namespace::SHARED_MEMORY));
+    std::env::current_dir().into_iter().chain([order.temporary.clone()]).chain(named).collect()
 }
 
 /// Waits for the command's end.

@@ -6,7 +6,7 @@
 
 pub mod postgres;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -55,11 +55,22 @@ pub enum Contents {
         names: SandboxNames,
         /// Where the copy is made only to be written to a file, and then taken back.
         dump: Option<Arc<postgres::DumpJob>>,
+        /// What is seen of the copy while it is made.
+        seen: Arc<OnceLock<Seen>>,
     },
     /// A copy of a database of another server.
     Clone(Arc<postgres::CloneJob>),
     /// What was dumped to a file before.
     Restore(Arc<postgres::RestoreJob>),
+}
+
+/// What was seen of a copy by who gave it to its roles: nobody has to go in again to learn it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The extensions that came with it, in no order.
+    pub extensions: Vec<String>,
+    /// Its size.
+    pub bytes: u64,
 }
 
 /// One step of a plan, as data: what the journal stores is its name.
@@ -69,11 +80,25 @@ pub struct Step {
     pub name: &'static str,
     /// For progress: what is being done, without names.
     pub label: &'static str,
-    /// Whether it leaves nothing of its own to take back, as all that it does goes with what an earlier step made. It is
-    /// noted together with the step before it.
+    /// Whether all that it does is taken back with what an earlier step made. It is noted together with the step before it.
     pub inner: bool,
     /// Whether it keeps its own time, and ends by itself when it is cancelled.
     pub paced: bool,
+}
+
+impl Contents {
+    /// A copy of another sandbox, or of a template, on the same server.
+    pub fn copy(id: SandboxId, names: SandboxNames) -> Self {
+        Self::Copy { id, names, dump: None, seen: Arc::default() }
+    }
+
+    /// Returns what was seen of a copy while it was made.
+    pub fn seen(&self) -> Option<&Seen> {
+        match self {
+            Self::Copy { seen, .. } => seen.get(),
+            Self::Empty | Self::Clone(_) | Self::Restore(_) => None,
+        }
+    }
 }
 
 impl Step {

@@ -156,8 +156,14 @@ impl Created {
         let mut installed = sandbox.extensions.clone();
         if created.replayed || matches!(sandbox.origin, Origin::Fork | Origin::Template) {
             // Its owner may have had others installed since, and a copy has its source's.
-            let found = call.core.installed_extensions(permit, sandbox.id).await?;
-            installed = found.into_iter().map(|(name, _)| name).filter(|name| name != BUILT_IN_EXTENSION).collect();
+            installed = match &created.installed {
+                Some(seen) => seen.clone(),
+                None => {
+                    let found = call.core.installed_extensions(permit, sandbox.id).await?;
+                    found.into_iter().map(|(name, _)| name).collect()
+                }
+            };
+            installed.retain(|name| name != BUILT_IN_EXTENSION);
         }
         installed.sort();
         let server = call.core.ready(&sandbox.profile).await?;

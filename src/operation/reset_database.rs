@@ -50,7 +50,7 @@ impl Operation for ResetDatabase {
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Created>, Failure> {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let sandbox = call.core.reset(&permit, id, call.progress.clone()).await?;
-        let made = crate::sandbox::Created { sandbox, replayed: false };
+        let made = crate::sandbox::Created { sandbox, replayed: false, installed: None };
         let result = Created::new(&permit, call, &made).await?;
         Ok(Done::new(summary("reset", &made.sandbox), result))
     }

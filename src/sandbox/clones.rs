@@ -74,7 +74,7 @@ impl Core {
             if let Some(id) = earlier {
                 let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + time;
                 if let Some(sandbox) = core.replayed(&profile, id, &grant, &cancel, deadline).await? {
-                    return Ok(Cloned { created: Created { sandbox, replayed: true }, job: None });
+                    return Ok(Cloned { created: Created { sandbox, replayed: true, installed: None }, job: None });
                 }
             }
             options.bytes_max = core.bytes_left(&profile, &grant).await?;

@@ -27,7 +27,7 @@ impl Beginning {
     /// A copy of a sandbox.
     pub(super) fn fork(source: &Sandbox) -> Self {
         Self {
-            contents: Contents::Copy { id: source.id, names: source.names.clone(), dump: None },
+            contents: Contents::copy(source.id, source.names.clone()),
             origin: Origin::Fork,
             source: Some(Source { id: source.id, name: source.names.database.clone() }),
             labels: source.labels.clone(),
@@ -38,7 +38,7 @@ impl Beginning {
     pub(super) fn template(template: &Template) -> Self {
         let sandbox = &template.sandbox;
         Self {
-            contents: Contents::Copy { id: sandbox.id, names: sandbox.names.clone(), dump: None },
+            contents: Contents::copy(sandbox.id, sandbox.names.clone()),
             origin: Origin::Template,
             source: Some(Source { id: sandbox.id, name: template.name.clone() }),
             labels: sandbox.labels.clone(),
@@ -95,10 +95,11 @@ impl Core {
         let pool = &self.inner().pool;
         let hold = pool.hold(source.id, Instant::now() + fault::within(HOLD_WAIT)).await?;
         pool.close(source.id);
+        let (find, spec) = (Find::Id(source.id), removal_spec(source));
+        let (found, checked) = tokio::join!(profile.store.find(&find), profile.engine.check_copy(&spec));
         // Meanwhile it may have been removed, or its time may have come.
-        profile.store.find(&Find::Id(source.id)).await?.ok_or_else(not_found)?.usable()?;
-        let spec = removal_spec(source);
-        profile.engine.check_copy(&spec).await.map_err(Failure::from)?;
+        found?.ok_or_else(not_found)?.usable()?;
+        checked.map_err(Failure::from)?;
         profile.engine.await_unused(&spec).await.map_err(Failure::from)?;
         Ok(hold)
     }
@@ -143,7 +144,7 @@ impl Core {
         let there = found.filter(|found| found.owner == sandbox.owner && found.state == State::Ready);
         match (sandbox.origin, there) {
             (Origin::Template, Some(template)) => Ok(Beginning {
-                contents: Contents::Copy { id: template.id, names: template.names, dump: None },
+                contents: Contents::copy(template.id, template.names),
                 origin: Origin::Template,
                 source: Some(source.clone()),
                 labels: template.labels,

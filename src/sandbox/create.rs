@@ -52,6 +52,8 @@ pub struct Created {
     pub sandbox: Sandbox,
     /// Whether an earlier call with the same idempotency key made it.
     pub replayed: bool,
+    /// The names of all extensions in it, where they were seen while it was made.
+    pub installed: Option<Vec<String>>,
 }
 
 impl Core {
@@ -183,14 +185,17 @@ impl Core {
                     spec.contents = beginning.contents.clone();
                     let work = Work { profile: Arc::clone(profile), held, spec, anew: false };
                     let sandbox = work.make(progress, cancel, deadline).await?;
-                    if !matches!(beginning.contents, Contents::Empty) {
+                    let seen = work.spec.contents.seen();
+                    if seen.is_none() && !matches!(beginning.contents, Contents::Empty) {
                         note_size(profile, &sandbox).await;
                     }
-                    Ok(Created { sandbox, replayed: false })
+                    // What is installed into a copy afterwards was not seen.
+                    let installed = seen.filter(|_| sandbox.extensions.is_empty()).map(|seen| seen.extensions.clone());
+                    Ok(Created { sandbox, replayed: false, installed })
                 }
                 Ok(Reserved::Replayed(id)) => {
                     match self.replayed(profile, id, grant, cancel, deadline).await? {
-                        Some(sandbox) => Ok(Created { sandbox, replayed: true }),
+                        Some(sandbox) => Ok(Created { sandbox, replayed: true, installed: None }),
                         // It was never there for anybody to use, and its key is free again.
                         None if tried < NAMES_TRIED_MAX => continue,
                         None => grant.course.refusing(Err(made_and_gone())),

@@ -236,7 +236,8 @@ pub(super) fn template_reservation(
         plan: PlanId::fresh(),
         first: first_stage(&profile.engine.create_steps(SandboxKind::Template, &beginning.contents)),
         request_id: grant.request_id,
-        names: SandboxNames::new(&profile.settings.prefix, Some(&format!("template {}", request.name)), id),
+        // Every role of the server may read the names of its databases, and what a template is called is its owner's alone.
+        names: SandboxNames::new(&profile.settings.prefix, None, id),
         engine: profile.engine.kind().to_owned(),
         // Nobody logs in, so there are none.
         owner_sealed: Vec::new(),

@@ -149,7 +149,10 @@ impl Work {
     ) -> Result<Sandbox, Broken> {
         let total = self.do_steps(progress, cancel, deadline, acted).await?;
         let finished = match self.spec.kind {
-            SandboxKind::Sandbox => self.profile.store.finish_create(&self.held, &names(acted)).await,
+            SandboxKind::Sandbox => {
+                let bytes = self.spec.contents.seen().map(|seen| seen.bytes);
+                self.profile.store.finish_create(&self.held, &names(acted), bytes).await
+            }
             SandboxKind::Template => self.profile.store.finish_template(&self.held, &names(acted)).await,
         };
         if !matches!(finished, Ok(_) | Err(StoreError::Fenced)) {

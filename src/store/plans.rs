@@ -128,16 +128,19 @@ impl Store {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
-    /// Ends a create plan well: its last steps are done, and the sandbox is ready.
+    /// Ends a create plan well: its last steps are done, and the sandbox is ready; its size is noted where it is known.
     ///
     /// # Errors
     /// [`StoreError::Fenced`] if the plan has changed hands.
-    pub async fn finish_create(&self, held: &Held, done: &[&str]) -> Result<Sandbox, StoreError> {
+    pub async fn finish_create(&self, held: &Held, done: &[&str], bytes: Option<u64>) -> Result<Sandbox, StoreError> {
+        let bytes = bytes.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         let sql = format!(
             "with p as (update pgsandbox.plans p set state = 'done', holder = null where {HELD} and p.state = 'running'
                         returning p.id, p.epoch, p.sandbox_id),
                   j as ({}),
-                  b as (update pgsandbox.sandboxes b set state = 'ready' from p
+                  b as (update pgsandbox.sandboxes b
+                        set state = 'ready', bytes = coalesce($5, b.bytes),
+                            measured_at = case when $5 is null then b.measured_at else now() end from p
                         where b.id = p.sandbox_id and b.state = 'creating' returning b.*)
              select {SANDBOX_COLUMNS} from b",
             lines("p", "$4", Mark::Done)
@@ -152,6 +155,7 @@ impl Store {
                     (&held.holder, Type::INT4),
                     (&held.epoch, Type::INT8),
                     (&done, Type::TEXT_ARRAY),
+                    (&bytes, Type::INT8),
                 ],
             )
             .await

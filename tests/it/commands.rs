@@ -4,6 +4,7 @@ mod confined;
 mod disposable;
 mod ending;
 mod program;
+mod shared_memory;
 mod tools;
 
 use std::fs;

@@ -206,6 +206,10 @@ fn a_template_is_its_owners_alone_and_no_sandbox() {
         for bad in ["", "a b", "x'; drop", &"n".repeat(81)] {
             assert_eq!(keep(&core, &sandbox, bad, false).await.unwrap_err().code, Code::InvalidArtifactName, "{bad}");
         }
+        // Every role of the server sees what its databases are called, and not what a template is.
+        for name in [&template.sandbox.names.database, &template.sandbox.names.owner_role] {
+            assert!(!name.contains("base") && name.contains(&template.sandbox.id.short()), "{name}");
+        }
         // As a sandbox it is not there.
         let row = &template.sandbox;
         let by_name =

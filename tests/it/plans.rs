@@ -505,7 +505,7 @@ async fn every_line_of_an_older_epoch_is_refused() {
         assert!(matches!(old.note(&held, &[("bar", mark)]).await, Err(StoreError::Fenced)));
     }
     assert!(matches!(old.finish_delete(&held, &["bar"]).await, Err(StoreError::Fenced)));
-    assert!(matches!(old.finish_create(&held, &["bar"]).await, Err(StoreError::Fenced)));
+    assert!(matches!(old.finish_create(&held, &["bar"], None).await, Err(StoreError::Fenced)));
     assert!(matches!(old.begin_undo(&held, "x").await, Err(StoreError::Fenced)));
     assert!(matches!(old.finish_undo(&held, &["bar"]).await, Err(StoreError::Fenced)));
     assert!(matches!(old.release(&held, "x").await, Err(StoreError::Fenced)));

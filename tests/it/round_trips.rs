@@ -208,5 +208,36 @@ fn making_a_sandbox_costs_few_round_trips_and_one_login_into_it() {
     make();
     // The program says now and then that it lives, and upkeep looks around.
     let (trips, logins, sent) = (0..5).map(|_| make()).min().unwrap();
-    assert_eq!((trips, logins), (22, 1), "{sent:#?}");
+    assert_eq!((trips, logins), (21, 1), "{sent:#?}");
+}
+
+#[test]
+fn a_fork_costs_few_round_trips_and_one_login_into_it() {
+    let cluster = cluster();
+    let counting = Counting::before(cluster);
+    let home = home(cluster, &counting);
+    let mut server = Stdio::start(&home);
+    let source = server.call("create_database", &json!({"profile": PROFILE}));
+    let id = source["result"]["databaseId"].clone();
+    let sql = "create table t (a int primary key); create function f() returns int language sql return 1";
+    let filled = server.call("run_sql", &json!({"profile": PROFILE, "databaseId": id, "sql": sql}));
+    assert_eq!(filled["ok"], true, "{filled:#}");
+    let mut fork = || {
+        let before = counting.counts();
+        let made = server.call("fork_database", &json!({"profile": PROFILE, "databaseId": id}));
+        assert_eq!(made["ok"], true, "{made:#}");
+        let after = counting.counts();
+        let sent = after.sent[before.sent.len()..].to_vec();
+        let logins = after.logins - before.logins;
+        let id = made["result"]["databaseId"].clone();
+        let gone = server.call("delete_database", &json!({"profile": PROFILE, "databaseId": id, "wait": true}));
+        assert_eq!(gone["ok"], true, "{gone:#}");
+        (sent.len(), logins, sent)
+    };
+    fork();
+    // The program says now and then that it lives, and upkeep looks around.
+    let (trips, logins, sent) = (0..5).map(|_| fork()).min().unwrap();
+    // One for the row, and one in which the copy is given to its roles and opened to them.
+    let commits = sent.iter().filter(|sent| sent.ends_with("QCOMMIT")).count();
+    assert_eq!((trips, logins, commits), (32, 1, 2), "{sent:#?}");
 }

@@ -82,7 +82,7 @@ const FACTS: &str = "
 
 /// Returns a copy's specification.
 pub(super) fn copy_of(source: &SandboxSpec) -> SandboxSpec {
-    SandboxSpec { contents: Contents::Copy { id: source.id, names: source.names.clone(), dump: None }, ..spec("copy") }
+    SandboxSpec { contents: Contents::copy(source.id, source.names.clone()), ..spec("copy") }
 }
 
 impl Bench {

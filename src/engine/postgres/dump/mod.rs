@@ -8,6 +8,7 @@
 mod archive;
 mod collation;
 mod failure;
+mod guests;
 mod identity;
 mod job;
 mod kept;
@@ -47,6 +48,8 @@ pub(super) use workdir::sweep;
 /// The numbers of the two sockets in the private directory.
 const SOURCE_SOCKET: u16 = 1;
 const TARGET_SOCKET: u16 = 2;
+/// The number that no socket has.
+const NO_SOCKET: u16 = 0;
 
 /// How often the archive is restored from at most: what comes before the masks, and what comes after.
 const RESTORES_MAX: u32 = 2;
@@ -67,7 +70,7 @@ pub(super) struct Begun {
 #[derive(Debug)]
 enum Way {
     /// Into this restore, which does not connect before it is given something.
-    Streams(Running),
+    Streams(Box<Running>),
     /// Into an archive, of which what is on a list is restored: something is left out or masked.
     Kept { archive: File, list: File },
 }
@@ -99,7 +102,7 @@ async fn begin_unbounded(
     let dump = programs.dump(purpose).await.map_err(failed)?;
     let way = match files {
         Some((archive, list)) => Way::Kept { archive, list },
-        None => Way::Streams(programs.restore_streamed().await.map_err(failed)?),
+        None => Way::Streams(Box::new(programs.restore_streamed().await.map_err(failed)?)),
     };
     Ok(Begun { dump, way, source, target, programs, _work: work })
 }
@@ -159,7 +162,7 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
     let (archive, list) = match way {
         Way::Streams(restore) => {
             door.open().await?;
-            return failure::judge(programs.stream(dump, restore, job).await, from, into, job);
+            return failure::judge(programs.stream(dump, *restore, job).await, from, into, job);
         }
         Way::Kept { archive, list } => (archive, list),
     };

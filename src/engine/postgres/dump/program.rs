@@ -17,9 +17,10 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::guests::{Expected, Guests};
 use super::job::{CloneJob, ClonePlan};
 use super::workdir::WorkDir;
-use super::{SOURCE_SOCKET, TARGET_SOCKET, system};
+use super::{NO_SOCKET, SOURCE_SOCKET, TARGET_SOCKET, system};
 use crate::engine::postgres::managed::{self, RunAs};
 use crate::engine::{EngineError, SandboxSpec};
 use crate::model::{Code, Failure, fault};
@@ -107,6 +108,7 @@ pub(super) struct Programs {
     database: String,
     list: PathBuf,
     bytes: u64,
+    guests: Guests,
 }
 
 impl Programs {
@@ -147,6 +149,7 @@ impl Programs {
             dump_arguments: dump_arguments(job, plan),
             database: spec.names.database.clone(),
             bytes: plan.source_bytes,
+            guests: work.guests().clone(),
         })
     }
 
@@ -159,7 +162,7 @@ impl Programs {
             Purpose::Export => "--compress=6",
         };
         command.args(&self.dump_arguments).arg(compressed).stdin(Stdio::null()).stdout(Stdio::piped());
-        start(Program::Dump, command).await
+        self.start(Program::Dump, SOURCE_SOCKET, command).await
     }
 
     /// Begins a restore of what it will be given.
@@ -234,7 +237,8 @@ impl Programs {
     pub(super) async fn list(&self, archive: &File) -> Result<Vec<u8>, Broken> {
         let mut command = self.command(Program::Restore, &[]);
         command.args(["--list", "--format=custom"]).stdin(rewound(archive)?).stdout(Stdio::piped());
-        let mut running = start(Program::Restore, command).await?;
+        // It has no business at either.
+        let mut running = self.start(Program::Restore, NO_SOCKET, command).await?;
         let Some(stdout) = running.child.stdout.take() else {
             return Err(Broken::Move(io::Error::other("a pipe is missing")));
         };
@@ -259,7 +263,7 @@ impl Programs {
             Restore::AfterMasks => _ = command.arg("--section=post-data"),
         }
         command.stdin(input).stdout(Stdio::null());
-        start(Program::Restore, command).await
+        self.start(Program::Restore, TARGET_SOCKET, command).await
     }
 
     fn command(&self, program: Program, environment: &[(&'static str, String)]) -> Command {
@@ -268,6 +272,20 @@ impl Programs {
         let mut command = Command::from(command);
         command.process_group(0).kill_on_drop(true).stderr(Stdio::piped());
         command
+    }
+
+    /// Starts a program, which the socket answers from here on.
+    async fn start(&self, program: Program, socket: u16, mut command: Command) -> Result<Running, Broken> {
+        let passed = match program {
+            Program::Dump => fault::pass("spawn.pg-dump").await,
+            Program::Restore => fault::pass("spawn.pg-restore").await,
+        };
+        passed.map_err(|injected| Broken::Start(program, injected.into()))?;
+        let started = self.guests.start(socket, &mut command);
+        let (mut child, expected) = started.map_err(|error| Broken::Start(program, error))?;
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let said = child.stderr.take().map(|stderr| tokio::spawn(named_entry(stderr)));
+        Ok(Running { program, child, group, expected, said })
     }
 
     /// Moves an archive, and tells how far it is.
@@ -363,20 +381,9 @@ pub(super) struct Running {
     program: Program,
     child: Child,
     group: Option<Pid>,
+    expected: Option<Expected>,
     /// Reads its standard error from the beginning: a program whose words nobody takes waits for ever.
     said: Option<JoinHandle<Option<Entry>>>,
-}
-
-async fn start(program: Program, mut command: Command) -> Result<Running, Broken> {
-    let passed = match program {
-        Program::Dump => fault::pass("spawn.pg-dump").await,
-        Program::Restore => fault::pass("spawn.pg-restore").await,
-    };
-    passed.map_err(|injected| Broken::Start(program, injected.into()))?;
-    let mut child = command.spawn().map_err(|error| Broken::Start(program, error))?;
-    let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-    let said = child.stderr.take().map(|stderr| tokio::spawn(named_entry(stderr)));
-    Ok(Running { program, child, group, said })
 }
 
 impl Running {
@@ -385,6 +392,7 @@ impl Running {
         let status = self.child.wait().await.map_err(Broken::Move)?;
         // Its number may be another's from here on.
         self.group = None;
+        self.expected = None;
         if status.success() {
             return Ok(());
         }

@@ -20,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::guests::Guests;
 use super::system;
 use super::workdir::WorkDir;
 use crate::engine::EngineError;
@@ -100,8 +101,14 @@ impl Relay {
         let listener = bind(work, &path).map_err(system("make a socket"))?;
         let seen = Arc::new(Mutex::new(Seen::default()));
         let endpoint = target.endpoint.clone();
-        let line =
-            Arc::new(Line { seen: Arc::clone(&seen), target, uid: work.uid(), left: AtomicU32::new(connections) });
+        let line = Arc::new(Line {
+            seen: Arc::clone(&seen),
+            target,
+            uid: work.uid(),
+            socket: number,
+            guests: work.guests().clone(),
+            left: AtomicU32::new(connections),
+        });
         let task = tokio::spawn(async move {
             // They end with this task.
             let mut carried = JoinSet::new();
@@ -173,6 +180,8 @@ struct Line {
     seen: Arc<Mutex<Seen>>,
     target: SessionTarget,
     uid: u32,
+    socket: u16,
+    guests: Guests,
     /// How many connections are still due.
     left: AtomicU32,
 }
@@ -181,8 +190,11 @@ impl Line {
     /// Carries one of the connections that are due. A program that fails opens another to stop its statement, and waits
     /// until that is closed: closing it is all there is to do, as its session ends with it.
     async fn admit(&self, mut client: UnixStream) {
+        if !self.is_due(&client) {
+            return;
+        }
         let mut head = [0; HEAD_BYTES];
-        if !self.is_the_programs(&client) || client.read_exact(&mut head).await.is_err() {
+        if client.read_exact(&mut head).await.is_err() {
             return;
         }
         let [length, asked] = [head.first_chunk(), head.last_chunk()].map(|four| four.copied().unwrap_or([0; 4]));
@@ -198,10 +210,17 @@ impl Line {
         }
     }
 
-    /// Returns whether the one at the other end runs as the programs do, or as we do.
-    fn is_the_programs(&self, client: &UnixStream) -> bool {
-        let us = rustix::process::geteuid().as_raw();
-        client.peer_cred().is_ok_and(|peer| peer.uid() == self.uid || peer.uid() == us)
+    /// Returns whether a program of ours is at the other end: started for this socket, and running as the programs do.
+    /// What runs as the same user is not answered for that. Says so in the log.
+    fn is_due(&self, client: &UnixStream) -> bool {
+        let peer = client.peer_cred().ok();
+        let process = peer.as_ref().and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
+        let user = peer.map(|peer| peer.uid());
+        let due = user == Some(self.uid) && process.is_some_and(|process| self.guests.expect(self.socket, process));
+        if !due {
+            tracing::warn!(process, user, "a process that was not started for it asked for a copy's connection");
+        }
+        due
     }
 
     /// Logs in, and carries what is said until one side ends it.
@@ -432,10 +451,21 @@ mod tests {
     #[tokio::test]
     async fn a_socket_whose_path_is_too_long_is_refused() {
         let base = tempfile::tempdir().unwrap();
+        let target = nowhere();
+        let room = SOCKET_PATH_BYTES_MAX - base.path().as_os_str().len() - "/d/copy-0123456789ab/.s.PGSQL.1".len();
+        for (length, fits) in [(room, true), (room + 1, false)] {
+            let dir = base.path().join("d".repeat(1 + length));
+            let work = WorkDir::make(&dir, None).unwrap();
+            let listening = Relay::listen(&work, 1, target.clone(), 1);
+            assert_eq!(listening.is_ok(), fits, "{length}");
+        }
+    }
+
+    fn nowhere() -> SessionTarget {
         let url = "postgresql://u@127.0.0.1:1/d?sslmode=disable";
         let url =
             crate::engine::postgres::PostgresUrl::parse(url, crate::engine::postgres::UrlOrigin::Operator).unwrap();
-        let target = SessionTarget {
+        SessionTarget {
             endpoint: url.endpoint,
             database: url.database,
             user: url.credentials.user,
@@ -444,14 +474,28 @@ mod tests {
             options: Vec::new(),
             auth: wire::Auth::AsServerAsks,
             connect_timeout: Duration::from_secs(1),
-        };
-        let room = SOCKET_PATH_BYTES_MAX - base.path().as_os_str().len() - "/d/copy-0123456789ab/.s.PGSQL.1".len();
-        for (length, fits) in [(room, true), (room + 1, false)] {
-            let dir = base.path().join("d".repeat(1 + length));
-            let work = WorkDir::make(&dir, None).unwrap();
-            let listening = Relay::listen(&work, 1, target.clone(), 1);
-            assert_eq!(listening.is_ok(), fits, "{length}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_process_of_the_same_user_that_was_not_started_for_the_socket_is_not_answered() {
+        let base = tempfile::tempdir().unwrap();
+        let work = WorkDir::make(base.path(), None).unwrap();
+        let relay = Relay::listen(&work, 1, nowhere(), 1).unwrap();
+        for socket in 1..=2 {
+            // The other program runs, and was started for the other socket.
+            let mut command = tokio::process::Command::new("/bin/sleep");
+            let (mut child, _expected) =
+                work.guests().start(socket + 1, command.arg("600").kill_on_drop(true)).unwrap();
+            let mut stranger = UnixStream::connect(work.path().join(".s.PGSQL.1")).await.unwrap();
+            let asked = stranger.write_all(&[0, 0, 0, 8, 0, 3, 0, 0]).await;
+            let mut answer = Vec::new();
+            let read = stranger.read_to_end(&mut answer).await;
+            assert!(answer.is_empty() && (asked.is_err() || read.is_err() || read.unwrap() == 0), "{answer:?}");
+            child.kill().await.unwrap();
+        }
+        // Nobody was logged in for it, which would have failed here.
+        assert_eq!(relay.lost(), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::guests::Guests;
 use super::system;
 use crate::engine::EngineError;
 use crate::engine::postgres::managed::RunAs;
@@ -31,6 +32,7 @@ pub(super) struct WorkDir {
     /// Held as long as the directory is used.
     _lock: File,
     user: Option<RunAs>,
+    guests: Guests,
 }
 
 impl WorkDir {
@@ -58,13 +60,18 @@ impl WorkDir {
                 return Err(io::Error::other("every name that was tried was swept away"));
             }
         };
-        let this = Self { path, lock_path, _lock: lock, user: user.cloned() };
+        let this = Self { path, lock_path, _lock: lock, user: user.cloned(), guests: Guests::default() };
         DirBuilder::new().mode(0o700).create(&this.path)?;
         Ok(this)
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns whom the sockets in it answer.
+    pub(super) fn guests(&self) -> &Guests {
+        &self.guests
     }
 
     /// Returns the number of the programs' user.

@@ -33,15 +33,19 @@ struct Setting {
 }
 
 impl Work<'_> {
-    /// Sets again on the copy what the source has beside its contents.
-    pub(super) async fn carry_over(&self, inside: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<(), EngineError> {
+    /// Returns what sets again on the copy what the source has beside its contents.
+    pub(super) async fn carried(
+        &self,
+        turn: &Transaction<'_>,
+        mapping: &Mapping<'_>,
+    ) -> Result<Vec<String>, EngineError> {
         let failed = refused("read the settings of the database", self.profile());
         let source: (&(dyn ToSql + Sync), Type) = (&mapping.source.database, Type::NAME);
         let with_roles: [(&(dyn ToSql + Sync), Type); 2] = [source.clone(), (&mapping.oids, Type::OID_ARRAY)];
         let pattern = role_pattern(&self.server.settings().prefix);
         let with_pattern = [source.clone(), (&mapping.oids, Type::OID_ARRAY), (&pattern, Type::TEXT)];
         let alone = [source];
-        let settings = inside.query_typed(
+        let settings = turn.query_typed(
             "SELECT CASE WHEN s.setrole = 0 THEN NULL ELSE pg_catalog.pg_get_userbyid(s.setrole)::text END, \
              pg_catalog.split_part(c, '=', 1), pg_catalog.substr(c, pg_catalog.strpos(c, '=') + 1) \
              FROM pg_catalog.pg_db_role_setting s JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase, \
@@ -49,11 +53,11 @@ impl Work<'_> {
              WHERE d.datname = $1 AND (s.setrole = 0 OR s.setrole = ANY ($2)) ORDER BY s.setrole, u.n",
             &with_roles,
         );
-        let comment = inside.query_typed(
+        let comment = turn.query_typed(
             "SELECT pg_catalog.shobj_description(oid, 'pg_database') FROM pg_catalog.pg_database WHERE datname = $1",
             &alone,
         );
-        let rights = inside.query_typed(
+        let rights = turn.query_typed(
             "SELECT x.privilege_type, pg_catalog.pg_get_userbyid(x.grantee)::text, x.is_grantable \
              FROM pg_catalog.pg_database d, pg_catalog.aclexplode(d.datacl) x WHERE d.datname = $1 \
              AND x.grantee <> 0 AND x.grantee <> d.datdba AND x.grantee <> ALL ($2) \
@@ -75,22 +79,18 @@ impl Work<'_> {
             let option = if grantable { " WITH GRANT OPTION" } else { "" };
             statements.push(format!("GRANT {right} ON DATABASE {database} TO {}{option}", ident(&role)));
         }
-        if statements.is_empty() {
-            return Ok(());
-        }
-        let failed = refused_unquoted("set the settings of the database again", self.profile());
-        unseen(inside, &statements.join("; ")).await.map_err(failed)
+        Ok(statements)
     }
 
-    /// Makes for the copy's roles the user mappings that the source's have, which go with those. Only a superuser may read
-    /// what is in them.
-    pub(super) async fn carry_mappings(
+    /// Returns what makes for the copy's roles the user mappings that the source's have, which go with those. Only a
+    /// superuser may read what is in them.
+    pub(super) async fn user_mappings(
         &self,
         inside: &Transaction<'_>,
         mapping: &Mapping<'_>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Vec<String>, EngineError> {
         if !self.info.superuser {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let options = inside
             .query_typed(
@@ -117,12 +117,21 @@ impl Work<'_> {
         let made = mappings.into_values().map(|(made, given)| {
             if given.is_empty() { made } else { format!("{made} OPTIONS ({})", given.join(", ")) }
         });
-        let made: Vec<String> = made.collect();
-        if made.is_empty() {
+        Ok(made.collect())
+    }
+
+    /// Executes statements that hold a caller's texts, if there are any: they go as a parameter, so that whoever lists the
+    /// server's sessions reads none of them.
+    pub(super) async fn carry(
+        &self,
+        inside: &Transaction<'_>,
+        action: &'static str,
+        statements: &[String],
+    ) -> Result<(), EngineError> {
+        if statements.is_empty() {
             return Ok(());
         }
-        let failed = refused_unquoted("make the user mappings again", self.profile());
-        unseen(inside, &made.join("; ")).await.map_err(failed)
+        unseen(inside, &statements.join("; ")).await.map_err(refused_unquoted(action, self.profile()))
     }
 }
 

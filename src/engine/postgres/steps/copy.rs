@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::Work;
 use crate::engine::postgres::admin::{ident, refused};
@@ -55,12 +55,16 @@ impl Work<'_> {
 
     async fn make_copy(&self, session: &Client, source: &SandboxNames) -> Result<(), EngineError> {
         let names = &self.spec.names;
-        if let Some(found) = self.find_database(session).await? {
+        let found = self.find_database(session);
+        let (found, strategy, users) = tokio::join!(found, self.strategy(session, source), self.users(session, source));
+        if let Some(found) = found? {
             return if found.owner == names.owner_role { Ok(()) } else { Err(self.foreign_owner(&found.owner)) };
         }
+        let strategy = strategy?;
         self.join(session, &source.owner_role).await?;
-        let strategy = self.strategy(session, source).await?;
-        self.await_unused(session, source).await?;
+        if users? > 0 {
+            self.await_unused(session, source).await?;
+        }
         let closed = if self.info.superuser { "CONNECTION LIMIT 0" } else { "ALLOW_CONNECTIONS false" };
         let sql = format!(
             "CREATE DATABASE {} OWNER {} TEMPLATE {}{strategy} {closed}",
@@ -81,33 +85,33 @@ impl Work<'_> {
     /// Says what keeps `source` from being copied, before anything is begun.
     pub(in crate::engine::postgres) async fn check_copy(&self, source: &SandboxNames) -> Result<(), EngineError> {
         let session = self.server.admin_session().await?;
-        let failed = refused("look at the database to be copied", self.profile());
-        let found = session
-            .query_typed_opt(
-                "SELECT oid FROM pg_catalog.pg_database WHERE datname = $1 AND datconnlimit <> -2",
-                &[(&source.database, Type::NAME)],
-            )
-            .await
-            .map_err(&failed)?;
-        let Some(found) = found else { return Err(source_gone(source)) };
-        let oid: u32 = found.get(0);
+        let pattern = role_pattern(&self.server.settings().prefix);
+        let named: [(&(dyn ToSql + Sync), Type); 1] = [(&source.database, Type::NAME)];
+        let found = session.query_typed_opt(
+            "SELECT oid FROM pg_catalog.pg_database WHERE datname = $1 AND datconnlimit <> -2",
+            &named,
+        );
         // Rights of another sandbox would hold on to the copy, and its roles could not be removed without it.
-        let others = session
-            .query(
-                "SELECT DISTINCT r.rolname::text FROM pg_catalog.pg_shdepend s \
-                 JOIN pg_catalog.pg_roles r ON r.oid = s.refobjid \
-                 WHERE s.dbid = $1 AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
-                 AND r.rolname::text ~ $2 AND r.rolname NOT IN ($3::text::name, $4::text::name) ORDER BY 1 LIMIT $5",
-                &[
-                    &oid,
-                    &role_pattern(&self.server.settings().prefix),
-                    &source.owner_role,
-                    &source.readonly_role,
-                    &OTHERS_SHOWN_MAX,
-                ],
-            )
-            .await
-            .map_err(&failed)?;
+        let whose: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&source.database, Type::NAME),
+            (&pattern, Type::TEXT),
+            (&source.owner_role, Type::NAME),
+            (&source.readonly_role, Type::NAME),
+            (&OTHERS_SHOWN_MAX, Type::INT8),
+        ];
+        let others = session.query_typed(
+            "SELECT DISTINCT r.rolname::text FROM pg_catalog.pg_shdepend s \
+             JOIN pg_catalog.pg_roles r ON r.oid = s.refobjid \
+             WHERE s.dbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = $1) \
+             AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
+             AND r.rolname::text ~ $2 AND r.rolname NOT IN ($3, $4) ORDER BY 1 LIMIT $5",
+            &whose,
+        );
+        let owned = self.owned_beside(&session, source);
+        let (found, others, owned) = tokio::join!(found, others, owned);
+        let failed = refused("look at the database to be copied", self.profile());
+        let Some(found) = found.map_err(&failed)? else { return Err(source_gone(source)) };
+        let (oid, others): (u32, _) = (found.get(0), others.map_err(&failed)?);
         if !others.is_empty() {
             let named: Vec<String> = others.iter().map(|row| format!("`{}`", row.get::<_, String>(0))).collect();
             let text = format!(
@@ -119,34 +123,36 @@ impl Work<'_> {
                 .hint("take their rights away there (`REASSIGN OWNED`, `REVOKE`), then call again");
             return Err(EngineError::Known(Box::new(failure)));
         }
-        self.check_owned(&session, source, oid).await?;
+        if let Some(failure) = owned? {
+            return Err(EngineError::Known(Box::new(failure)));
+        }
         if !self.info.superuser {
             self.check_settings(&session, source, oid).await?;
         }
         Ok(())
     }
 
-    /// Refuses what the source's roles own beside what is inside: it would become the copy's. And what they log in to other
-    /// servers with, where the admin may not read it.
-    async fn check_owned(&self, session: &Client, source: &SandboxNames, oid: u32) -> Result<(), EngineError> {
+    /// Returns a refusal of what the source's roles own beside what is inside: it would become the copy's. And of what they
+    /// log in to other servers with, where the admin may not read it.
+    async fn owned_beside(&self, session: &Client, source: &SandboxNames) -> Result<Option<Failure>, EngineError> {
         let found = session
             .query_typed_opt(
                 "SELECT CASE s.dbid WHEN 0 THEN pg_catalog.pg_describe_object(s.classid, s.objid, 0) END \
                  FROM pg_catalog.pg_shdepend s JOIN pg_catalog.pg_roles r ON r.oid = s.refobjid \
                  WHERE r.rolname IN ($1, $2) AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass \
                  AND s.deptype = 'o' AND (s.dbid = 0 AND s.classid <> 'pg_catalog.pg_database'::pg_catalog.regclass \
-                 OR $3 AND s.dbid = $4 AND s.classid = 'pg_catalog.pg_user_mapping'::pg_catalog.regclass) \
+                 OR $3 AND s.dbid = (SELECT oid FROM pg_catalog.pg_database WHERE datname = $4) AND s.classid = 'pg_catalog.pg_user_mapping'::pg_catalog.regclass) \
                  ORDER BY 1 LIMIT 1",
                 &[
                     (&source.owner_role, Type::NAME),
                     (&source.readonly_role, Type::NAME),
                     (&!self.info.superuser, Type::BOOL),
-                    (&oid, Type::OID),
+                    (&source.database, Type::NAME),
                 ],
             )
             .await
             .map_err(refused("look at what the source's roles own", self.profile()))?;
-        let Some(found) = found else { return Ok(()) };
+        let Some(found) = found else { return Ok(None) };
         let failure = match found.get::<_, Option<String>>(0) {
             Some(what) => {
                 let text = format!("the roles of `{}` own {what}, which is not inside it", source.database);
@@ -163,7 +169,7 @@ impl Work<'_> {
                     .hint("drop them there (`DROP USER MAPPING`), or use a profile whose admin is a superuser")
             }
         };
-        Err(EngineError::Known(Box::new(failure)))
+        Ok(Some(failure))
     }
 
     /// Refuses settings that this admin could not set again on a copy.

@@ -3,11 +3,12 @@
 //! A database is closed to everybody from its first moment until one transaction has taken PUBLIC's rights away.
 
 use futures_util::future::try_join;
-use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Transaction};
 
 use super::Work;
+use super::guard::lasting_later;
 use crate::engine::postgres::admin::{AdminSession, Login, ident, literal, refused};
 use crate::engine::postgres::{Credentials, access, dump, extensions, scram};
 use crate::engine::{Contents, EngineError};
@@ -35,7 +36,8 @@ impl Work<'_> {
             self.server.settings().connection_limit,
             literal(&self.spec.expires_at.to_string())
         );
-        let mut statements = Vec::new();
+        // Who owns the database has to be there when it is made, and that waits for the disk: for these roles as well.
+        let mut statements: Vec<String> = known.is_empty().then(lasting_later).into_iter().collect();
         for (role, _, reader) in self.roles() {
             // 15 lets nobody but a superuser even mention some attributes in ALTER ROLE
             if known.iter().any(|known| known == role) {
@@ -184,15 +186,34 @@ impl Work<'_> {
     }
 
     pub(super) async fn open_database(&self) -> Result<(), EngineError> {
+        if self.opens_when_given() {
+            return Ok(());
+        }
         let mut session = self.server.admin_session().await?;
         for (role, ..) in self.roles() {
             self.join(&session, role).await?;
         }
-        let names = &self.spec.names;
         let failed = refused("open the database to its roles", self.profile());
+        let transaction = session.transaction().await.map_err(&failed)?;
+        let statements = self.opening().join("; ");
+        // asked behind it, and not at all if it failed
+        let opened = async { transaction.batch_execute(&statements).await.map_err(&failed) };
+        try_join(opened, self.check_open(&transaction)).await?;
+        transaction.commit().await.map_err(&failed)
+    }
+
+    /// Returns whether it is a copy that is opened by what gives it to its roles, in the same transaction. What the admin
+    /// installs into one comes between the two.
+    pub(super) fn opens_when_given(&self) -> bool {
+        let copy = matches!(self.spec.contents, Contents::Copy { .. });
+        copy && self.spec.kind == SandboxKind::Sandbox && self.spec.extensions.is_empty()
+    }
+
+    /// Returns what opens the database to its roles, and to nobody else.
+    pub(super) fn opening(&self) -> Vec<String> {
+        let names = &self.spec.names;
         let database = ident(&names.database);
         let roles = format!("{}, {}", ident(&names.owner_role), ident(&names.readonly_role));
-        let transaction = session.transaction().await.map_err(&failed)?;
         let mut statements = Vec::new();
         if !self.info.superuser {
             // before PUBLIC loses it, which is how the admin had it
@@ -208,9 +229,13 @@ impl Work<'_> {
         if let Contents::Copy { .. } = self.spec.contents {
             statements.extend(self.roles().iter().map(|(role, ..)| format!("ALTER ROLE {} LOGIN", ident(role))));
         }
-        let statements = statements.join("; ");
-        let opened = transaction.batch_execute(&statements);
-        // a REVOKE that could not revoke says so in a mere warning; asked behind it, and not at all if it failed
+        statements
+    }
+
+    /// Checks that the database is open to its roles, and to nobody else: a REVOKE that could not revoke says so in a mere
+    /// warning.
+    pub(super) async fn check_open(&self, transaction: &Transaction<'_>) -> Result<(), EngineError> {
+        let names = &self.spec.names;
         let params: [(&(dyn ToSql + Sync), Type); 3] =
             [(&names.database, Type::TEXT), (&names.owner_role, Type::NAME), (&names.readonly_role, Type::NAME)];
         let rights = transaction.query_typed_one(
@@ -220,7 +245,7 @@ impl Work<'_> {
              pg_catalog.has_database_privilege($3::name, $1::text, 'TEMPORARY, CREATE')",
             &params,
         );
-        let ((), row) = try_join(opened, rights).await.map_err(&failed)?;
+        let row = rights.await.map_err(refused("open the database to its roles", self.profile()))?;
         let (public, owner, reader, reader_more): (bool, bool, bool, bool) =
             (row.get(0), row.get(1), row.get(2), row.get(3));
         if public || !owner || !reader || reader_more && !self.is_filled() {
@@ -230,7 +255,7 @@ impl Work<'_> {
                 detail: "its rights are not as they were set; it stays closed".to_owned(),
             });
         }
-        transaction.commit().await.map_err(&failed)
+        Ok(())
     }
 
     /// Does the owner's part: what the reader may see of all that the owner will make, and the owner's extensions.

@@ -102,7 +102,7 @@ impl Work<'_> {
 
     /// Returns the number of a session.
     pub(super) async fn number_of(&self, session: &Client) -> Result<i32, EngineError> {
-        let row = session.query_one("SELECT pg_catalog.pg_backend_pid()", &[]).await;
+        let row = session.query_typed_one("SELECT pg_catalog.pg_backend_pid()", &[]).await;
         Ok(row.map_err(refused("learn the session's number", self.profile()))?.get(0))
     }
 

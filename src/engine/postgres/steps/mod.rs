@@ -33,7 +33,7 @@ pub(super) use guard::Door;
 const CREATE_ROLES: Step = Step::new("create-roles", "creating the roles");
 const CREATE_DATABASE: Step = Step::new("create-database", "creating the database");
 const PREPARE_DATABASE: Step = Step::inner("prepare-database", "preparing the database");
-const OPEN_DATABASE: Step = Step::new("open-database", "opening the database to its roles");
+const OPEN_DATABASE: Step = Step::inner("open-database", "opening the database to its roles");
 const PREPARE_OWNER: Step = Step::inner("prepare-owner", "preparing the owner's and the reader's rights");
 const COPY_DATABASE: Step = Step::new("copy-database", "copying the database");
 const GIVE_COPY: Step = Step::inner("give-copy", "giving the copy to its roles");

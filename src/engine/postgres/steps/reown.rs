@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::try_join;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
@@ -13,9 +14,9 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::rights::Rights;
 use super::{Work, is_contention};
-use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 use crate::engine::postgres::server::PooledSession;
+use crate::engine::{Contents, EngineError, Seen};
 use crate::model::SandboxNames;
 
 /// How often it is tried against others who change the source's row at the same time.
@@ -74,20 +75,15 @@ impl Work<'_> {
         let mut turns = self.server.admin_session().await?;
         // What lets the admin in has to be there for a session of its own.
         self.let_admin_in(&turns).await?;
-        let turn = turns.transaction().await.map_err(refused("take turns", self.profile()))?;
-        let key = turn_key(source);
-        turn.query_typed("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)])
-            .await
-            .map_err(refused("take turns", self.profile()))?;
-        let mut inside = self.server.session_in(&self.spec.names.database).await?;
-        let waiting = self.number_of(&inside).await?;
-        let patience = format!("SET lock_timeout = {}", literal(LOCK_TIMEOUT));
-        self.execute(&inside, "give the copy to its roles", &patience).await?;
+        // What is kept beside the database is read while the session into it begins.
+        let (outside, entered) = tokio::join!(self.outside(&mut turns, source), self.enter());
+        let (_turn, mapping, carried) = outside?;
+        let (mut inside, waiting) = entered?;
         let mut beside: Option<PooledSession> = None;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let given = self.give(&mut inside, source);
+            let given = self.give(&mut inside, &mapping, &carried);
             let given = match &beside {
                 // Whoever has granted the source's roles something holds that up until his transaction ends.
                 Some(beside) if attempt > 1 => self.while_it_waits(beside, None, waiting, given).await,
@@ -98,25 +94,64 @@ impl Work<'_> {
                     tokio::time::sleep(PAUSE).await;
                     beside = self.server.second_admin_session().await?;
                 }
-                given => return given,
+                given => {
+                    let given = given?;
+                    if let Contents::Copy { seen, .. } = &self.spec.contents {
+                        seen.get_or_init(|| given);
+                    }
+                    return Ok(());
+                }
             }
         }
     }
 
-    async fn give(&self, inside: &mut AdminSession, source: &SandboxNames) -> Result<(), EngineError> {
+    /// Waits for its turn, which is over when the transaction is, and reads who is who and what lies beside the source.
+    async fn outside<'a>(
+        &'a self,
+        turns: &'a mut AdminSession,
+        source: &'a SandboxNames,
+    ) -> Result<(Transaction<'a>, Mapping<'a>, Vec<String>), EngineError> {
+        let failed = refused("take turns", self.profile());
+        let turn = turns.transaction().await.map_err(&failed)?;
+        let key = turn_key(source);
+        turn.query_typed("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)]).await.map_err(failed)?;
+        let mapping = self.mapping(&turn, source).await?;
+        let carried = self.carried(&turn, &mapping).await?;
+        Ok((turn, mapping, carried))
+    }
+
+    /// Goes into the copy. Returns the session, and its number.
+    async fn enter(&self) -> Result<(AdminSession, i32), EngineError> {
+        let inside = self.server.session_in(&self.spec.names.database).await?;
+        let patience = format!("SET lock_timeout = {}", literal(LOCK_TIMEOUT));
         let failed = refused("give the copy to its roles", self.profile());
-        let mapping = self.mapping(inside, source).await?;
+        let set = async { inside.batch_execute(&patience).await.map_err(failed) };
+        let ((), number) = try_join(set, self.number_of(&inside)).await?;
+        Ok((inside, number))
+    }
+
+    async fn give(
+        &self,
+        inside: &mut AdminSession,
+        mapping: &Mapping<'_>,
+        carried: &[String],
+    ) -> Result<Seen, EngineError> {
+        let failed = refused("give the copy to its roles", self.profile());
+        let source = mapping.source;
         for (old, new) in mapping.pairs() {
             self.join(inside, old).await?;
             self.join(inside, new).await?;
         }
         let transaction = inside.transaction().await.map_err(&failed)?;
-        if self.info.superuser {
-            // Event triggers that an operator has made in the source would run with our rights.
-            let off = "SET LOCAL session_replication_role = replica";
-            transaction.batch_execute(off).await.map_err(&failed)?;
-        }
-        let (schemas, shared) = self.shared(&transaction, &mapping).await?;
+        let off = async {
+            if self.info.superuser {
+                // Event triggers that an operator has made in the source would run with our rights.
+                let off = "SET LOCAL session_replication_role = replica";
+                transaction.batch_execute(off).await.map_err(&failed)?;
+            }
+            Ok(())
+        };
+        let ((), (schemas, shared)) = try_join(off, self.shared(&transaction, mapping)).await?;
         let (owner, new_owner) = (ident(&source.owner_role), ident(&self.spec.names.owner_role));
         // Schemas first: whoever is given what is in one needs the right to create there.
         let mut statements: Vec<String> =
@@ -124,33 +159,55 @@ impl Work<'_> {
         statements.push(format!("REASSIGN OWNED BY {owner} TO {new_owner}"));
         statements.extend(shared.databases.iter().map(|name| format!("ALTER DATABASE {name} OWNER TO {owner}")));
         transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
-        let mut rights = Rights::read(&transaction, &mapping).await.map_err(&failed)?;
-        if self.reader_owns(&transaction, &mapping).await? {
+        let rights = async { Rights::read(&transaction, mapping).await.map_err(&failed) };
+        let (mut rights, reader_owns, mappings) = futures_util::try_join!(
+            rights,
+            self.reader_owns(&transaction, mapping),
+            self.user_mappings(&transaction, mapping)
+        )?;
+        if reader_owns {
             let reader = ident(&self.spec.names.readonly_role);
-            let mut statements = rights.on_schemas(&mapping);
+            let mut statements = rights.on_schemas(mapping);
             statements.push(format!("REASSIGN OWNED BY {} TO {reader}", ident(&source.readonly_role)));
             transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
-            rights = Rights::read(&transaction, &mapping).await.map_err(&failed)?;
+            rights = Rights::read(&transaction, mapping).await.map_err(&failed)?;
         }
-        self.carry_mappings(&transaction, &mapping).await?;
-        let mut statements = rights.statements(&mapping);
+        self.carry(&transaction, "make the user mappings again", &mappings).await?;
+        self.carry(&transaction, "set the settings of the database again", carried).await?;
+        let mut statements = rights.statements(mapping);
         statements.push(format!("DROP OWNED BY {}", ident(&source.readonly_role)));
         statements.push(format!("DROP OWNED BY {owner}"));
         statements.extend(shared.grants);
-        transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
-        self.carry_over(&transaction, &mapping).await?;
-        self.check_given(&transaction, &mapping, &shared.before).await?;
-        transaction.commit().await.map_err(&failed)
+        let opens = self.opens_when_given();
+        if opens {
+            statements.extend(self.opening());
+        }
+        let statements = statements.join("; ");
+        // What is asked behind them is not asked at all if one of them failed.
+        let given = async { transaction.batch_execute(&statements).await.map_err(&failed) };
+        let open = async { if opens { self.check_open(&transaction).await } else { Ok(()) } };
+        let checked = self.check_given(&transaction, mapping, &shared.before);
+        let ((), (), (), seen) = futures_util::try_join!(given, checked, open, self.look(&transaction))?;
+        transaction.commit().await.map_err(&failed)?;
+        Ok(seen)
     }
 
     async fn mapping<'b>(
         &'b self,
-        inside: &AdminSession,
+        turn: &Transaction<'_>,
         source: &'b SandboxNames,
     ) -> Result<Mapping<'b>, EngineError> {
+        let [owner, reader] = [&source.owner_role, &source.readonly_role];
+        let found = turn
+            .query_typed(
+                "SELECT rolname = $1, oid FROM pg_catalog.pg_roles WHERE rolname IN ($1, $2)",
+                &[(owner, Type::NAME), (reader, Type::NAME)],
+            )
+            .await
+            .map_err(refused("find the source's roles", self.profile()))?;
         let mut oids = Vec::new();
-        for role in [&source.owner_role, &source.readonly_role] {
-            let oid = self.role_oid(inside, role).await?;
+        for (role, is_owner) in [(owner, true), (reader, false)] {
+            let oid = found.iter().find(|row| row.get::<_, bool>(0) == is_owner).map(|row| row.get(1));
             oids.push(oid.ok_or_else(|| EngineError::Refused {
                 action: "give the copy to its roles",
                 sqlstate: SqlState::UNDEFINED_OBJECT.code().to_owned(),
@@ -158,6 +215,19 @@ impl Work<'_> {
             })?);
         }
         Ok(Mapping { source, copy: &self.spec.names, oids })
+    }
+
+    /// Looks at what nobody then has to go in for again.
+    async fn look(&self, transaction: &Transaction<'_>) -> Result<Seen, EngineError> {
+        let row = transaction
+            .query_typed_one(
+                "SELECT pg_catalog.pg_database_size(pg_catalog.current_database()), \
+                 ARRAY(SELECT extname::text FROM pg_catalog.pg_extension)",
+                &[],
+            )
+            .await
+            .map_err(refused("measure the copy", self.profile()))?;
+        Ok(Seen { bytes: u64::try_from(row.get::<_, i64>(0)).unwrap_or_default(), extensions: row.get(1) })
     }
 
     /// Notes the schemas that the source's owner owns here, and what of shared objects is changed on the way.

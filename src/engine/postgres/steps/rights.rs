@@ -55,13 +55,18 @@ struct PolicyRoles {
     roles: Vec<Option<String>>,
 }
 
-const GRANTS: &str = "
-    WITH d AS (SELECT DISTINCT s.classid, s.objid, s.objsubid FROM pg_catalog.pg_shdepend s
-        JOIN pg_catalog.pg_database b ON b.oid = s.dbid
-        WHERE b.datname = pg_catalog.current_database() AND s.deptype = 'a'
-        AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ANY ($1)),
-    o (kind, name, col, acl, owner) AS (
-        SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
+/// Which catalogues have objects on which the source's roles were granted something.
+const CLASSES: &str = "
+    SELECT DISTINCT c.relname::text FROM pg_catalog.pg_shdepend s JOIN pg_catalog.pg_database b ON b.oid = s.dbid
+    JOIN pg_catalog.pg_class c ON c.oid = s.classid
+    WHERE b.datname = pg_catalog.current_database() AND s.deptype = 'a'
+    AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ANY ($1)";
+
+/// How the objects of each catalogue are read, by what `d` names of them.
+const OBJECTS: [(&str, &str); 8] = [
+    (
+        "pg_class",
+        "SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
             pg_catalog.format('%I.%I', n.nspname, c.relname), '', c.relacl, c.relowner
         FROM d JOIN pg_catalog.pg_class c ON c.oid = d.objid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objsubid = 0
@@ -70,39 +75,73 @@ const GRANTS: &str = "
             a.attacl, c.relowner
         FROM d JOIN pg_catalog.pg_class c ON c.oid = d.objid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = d.objsubid
-        WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objsubid <> 0
-        UNION ALL
-        SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text, '', p.proacl, p.proowner
-        FROM d JOIN pg_catalog.pg_proc p ON p.oid = d.objid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
-        UNION ALL
-        SELECT 'SCHEMA', pg_catalog.quote_ident(n.nspname), '', n.nspacl, n.nspowner
+        WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.objsubid <> 0",
+    ),
+    (
+        "pg_proc",
+        "SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::text, '', p.proacl, p.proowner
+        FROM d JOIN pg_catalog.pg_proc p ON p.oid = d.objid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass",
+    ),
+    (
+        "pg_namespace",
+        "SELECT 'SCHEMA', pg_catalog.quote_ident(n.nspname), '', n.nspacl, n.nspowner
         FROM d JOIN pg_catalog.pg_namespace n
-            ON n.oid = d.objid AND d.classid = 'pg_catalog.pg_namespace'::pg_catalog.regclass
-        UNION ALL
-        SELECT 'TYPE', pg_catalog.format('%I.%I', n.nspname, t.typname), '', t.typacl, t.typowner
+            ON n.oid = d.objid AND d.classid = 'pg_catalog.pg_namespace'::pg_catalog.regclass",
+    ),
+    (
+        "pg_type",
+        "SELECT 'TYPE', pg_catalog.format('%I.%I', n.nspname, t.typname), '', t.typacl, t.typowner
         FROM d JOIN pg_catalog.pg_type t ON t.oid = d.objid AND d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass
-        JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-        UNION ALL
-        SELECT 'LANGUAGE', pg_catalog.quote_ident(l.lanname), '', l.lanacl, l.lanowner
+        JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace",
+    ),
+    (
+        "pg_language",
+        "SELECT 'LANGUAGE', pg_catalog.quote_ident(l.lanname), '', l.lanacl, l.lanowner
         FROM d JOIN pg_catalog.pg_language l
-            ON l.oid = d.objid AND d.classid = 'pg_catalog.pg_language'::pg_catalog.regclass
-        UNION ALL
-        SELECT 'LARGE OBJECT', m.oid::text, '', m.lomacl, m.lomowner
+            ON l.oid = d.objid AND d.classid = 'pg_catalog.pg_language'::pg_catalog.regclass",
+    ),
+    (
+        "pg_largeobject",
+        "SELECT 'LARGE OBJECT', m.oid::text, '', m.lomacl, m.lomowner
         FROM d JOIN pg_catalog.pg_largeobject_metadata m
-            ON m.oid = d.objid AND d.classid = 'pg_catalog.pg_largeobject'::pg_catalog.regclass
-        UNION ALL
-        SELECT 'FOREIGN DATA WRAPPER', pg_catalog.quote_ident(w.fdwname), '', w.fdwacl, w.fdwowner
+            ON m.oid = d.objid AND d.classid = 'pg_catalog.pg_largeobject'::pg_catalog.regclass",
+    ),
+    (
+        "pg_foreign_data_wrapper",
+        "SELECT 'FOREIGN DATA WRAPPER', pg_catalog.quote_ident(w.fdwname), '', w.fdwacl, w.fdwowner
         FROM d JOIN pg_catalog.pg_foreign_data_wrapper w
-            ON w.oid = d.objid AND d.classid = 'pg_catalog.pg_foreign_data_wrapper'::pg_catalog.regclass
-        UNION ALL
-        SELECT 'FOREIGN SERVER', pg_catalog.quote_ident(f.srvname), '', f.srvacl, f.srvowner
+            ON w.oid = d.objid AND d.classid = 'pg_catalog.pg_foreign_data_wrapper'::pg_catalog.regclass",
+    ),
+    (
+        "pg_foreign_server",
+        "SELECT 'FOREIGN SERVER', pg_catalog.quote_ident(f.srvname), '', f.srvacl, f.srvowner
         FROM d JOIN pg_catalog.pg_foreign_server f
-            ON f.oid = d.objid AND d.classid = 'pg_catalog.pg_foreign_server'::pg_catalog.regclass)
-    SELECT o.kind, o.name, o.col, x.privilege_type,
-        CASE x.grantee WHEN 0 THEN NULL ELSE pg_catalog.pg_get_userbyid(x.grantee)::text END, x.is_grantable,
-        CASE x.grantor WHEN o.owner THEN NULL ELSE pg_catalog.pg_get_userbyid(x.grantor)::text END,
-        pg_catalog.pg_get_userbyid(o.owner)::text
-    FROM o, pg_catalog.aclexplode(o.acl) x WHERE x.grantee = ANY ($1) OR x.grantor = ANY ($1) AND x.grantor <> o.owner";
+            ON f.oid = d.objid AND d.classid = 'pg_catalog.pg_foreign_server'::pg_catalog.regclass",
+    ),
+];
+
+/// Returns the question for what was granted on objects of some catalogues: to plan it for all of them, most of which have
+/// nothing, takes longer than all other questions together.
+fn granted_on(classes: &[String]) -> Option<String> {
+    let objects = OBJECTS.iter().filter(|(class, _)| classes.iter().any(|there| there == class));
+    let objects: Vec<&str> = objects.map(|(_, sql)| *sql).collect();
+    (!objects.is_empty()).then(|| {
+        format!(
+            "WITH d AS (SELECT DISTINCT s.classid, s.objid, s.objsubid FROM pg_catalog.pg_shdepend s
+                JOIN pg_catalog.pg_database b ON b.oid = s.dbid
+                WHERE b.datname = pg_catalog.current_database() AND s.deptype = 'a'
+                AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ANY ($1)),
+            o (kind, name, col, acl, owner) AS ({})
+            SELECT o.kind, o.name, o.col, x.privilege_type,
+                CASE x.grantee WHEN 0 THEN NULL ELSE pg_catalog.pg_get_userbyid(x.grantee)::text END, x.is_grantable,
+                CASE x.grantor WHEN o.owner THEN NULL ELSE pg_catalog.pg_get_userbyid(x.grantor)::text END,
+                pg_catalog.pg_get_userbyid(o.owner)::text
+            FROM o, pg_catalog.aclexplode(o.acl) x
+            WHERE x.grantee = ANY ($1) OR x.grantor = ANY ($1) AND x.grantor <> o.owner",
+            objects.join(" UNION ALL ")
+        )
+    })
+}
 
 const DEFAULTS: &str = "
     SELECT pg_catalog.pg_get_userbyid(a.defaclrole)::text, pg_catalog.quote_ident(n.nspname), a.defaclobjtype::text,
@@ -126,11 +165,16 @@ impl Rights {
         mapping: &Mapping<'_>,
     ) -> Result<Self, tokio_postgres::Error> {
         let oids = [(&mapping.oids as &(dyn ToSql + Sync), Type::OID_ARRAY)];
-        let (grants, defaults, policies) = futures_util::try_join!(
-            transaction.query_typed(GRANTS, &oids),
+        let (classes, defaults, policies) = futures_util::try_join!(
+            transaction.query_typed(CLASSES, &oids),
             transaction.query_typed(DEFAULTS, &oids),
             transaction.query_typed(POLICIES, &oids)
         )?;
+        let classes: Vec<String> = classes.iter().map(|row| row.get(0)).collect();
+        let grants = match granted_on(&classes) {
+            Some(sql) => transaction.query_typed(&sql, &oids).await?,
+            None => Vec::new(),
+        };
         let grant = |row: &tokio_postgres::Row| Grant {
             kind: row.get(0),
             name: row.get(1),
