@@ -22,7 +22,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pgsandbox_policy::{
-    Bucket, CloneSource, Decision, Description, Label, Obligation, Pattern, Phase, Policy, Problem, Problems, Request, Tls,
+    Bucket, CloneSource, Decision, Description, Label, Obligation, Pattern, Phase, Policy, Problem, Problems, Request,
+    Tls,
 };
 
 const COVERS: [&str; 1] = ["clone_database"];

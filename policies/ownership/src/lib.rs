@@ -12,8 +12,8 @@
 //! | `credentials` | raw credentials that an owner is given of its own sandboxes: `owner`, `read-only` or `none` | `owner` |
 
 use pgsandbox_policy::{
-    Bucket, CredentialAccess, Decision, Description, Impact, Obligation, Pattern, Patterns, Phase, Policy, Principal, Problem,
-    Problems, Request, Sandbox,
+    Bucket, CredentialAccess, Decision, Description, Impact, Obligation, Pattern, Patterns, Phase, Policy, Principal,
+    Problem, Problems, Request, Sandbox,
 };
 
 /// Operations that are about one existing sandbox, always.
