@@ -4,7 +4,7 @@
     Bundled {
         name: "clone-source",
         component: include_bytes!("clone-source/clone-source.wasm"),
-        sha256: "ab0f08a035ea6a37866e88725988875365607be843cbceded7934b9430063be4",
+        sha256: "1f642543dfd5a2bb0c9caf3bcbaddae1e7edac1bad9f4f8f7eafebf413584199",
         default_settings: include_str!("clone-source/default.json"),
     },
     Bundled {
@@ -22,7 +22,7 @@
     Bundled {
         name: "ownership",
         component: include_bytes!("ownership/ownership.wasm"),
-        sha256: "f801dbab8716dfe1729beed9e020e824474cd9fb42dc4fec90fbc967fbba6c49",
+        sha256: "6526e0c16b39b4f14a9b58cab6c049687bb2dad8c1bdef746591baf2ebcdd85e",
         default_settings: include_str!("ownership/default.json"),
     },
     Bundled {

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use crate::model::{
-    Code, Context, Decision, Failure, KeyedCharge, Limit, ObligationKind, Obligations, Phase, SandboxId, Scope,
-    Timestamp,
+    Code, Context, Decision, Failure, Identity, KeyedCharge, Limit, ObligationKind, Obligations, Phase, SandboxId,
+    Scope, Timestamp,
 };
 
 use super::effective::{Effective, named, unmet};
@@ -258,11 +258,22 @@ fn agreed(obligations: &Obligations, context: &Context, consents: &dyn Consents)
         if !consents.given(context, Demand::Consent(question)) {
             let message = format!("{} asks the person at the client: {question}", named(policies));
             let failure = Failure::new(Code::ConsentRequired, message)
-                .hint("the client must be able to ask its person, and the person must agree");
+                .hint("no person is asked: this version of the program cannot ask over any transport, whatever the client can do; \
+                     an operator can demand `approval_group` instead of `consent`, or take the demand out");
             return Err(by(failure, policies, ObligationKind::Consent));
         }
     }
     for (group, policies) in &obligations.approvals {
+        if context.principal.identity == Identity::Chosen {
+            let message = format!(
+                "{} demands the approval of group `{group}`, and nobody is known by its user in a user namespace",
+                named(policies)
+            );
+            let failure = Failure::new(Code::Denied, message).hint(
+                "make the request from outside of it: on the machine itself where this is a container without root",
+            );
+            return Err(by(failure, policies, ObligationKind::Approval));
+        }
         if !consents.given(context, Demand::Approval(group)) {
             let message = format!("{} demands the approval of another principal of group `{group}`", named(policies));
             let mut failure = Failure::new(Code::ApprovalRequired, message);

@@ -1,6 +1,8 @@
 use std::sync::Mutex;
 
-use crate::model::{Bucket, Generation, Impact, Obligation, Phase, Principal, RequestId, Requested, Transport};
+use crate::model::{
+    Bucket, Generation, Identity, Impact, Obligation, Phase, Principal, RequestId, Requested, Transport,
+};
 
 use super::super::MemoryBook;
 use super::*;
@@ -46,6 +48,7 @@ fn context() -> Context {
             groups: Vec::new(),
             transport: Transport::Cli,
             client: String::new(),
+            identity: Identity::Certain,
         },
         group_owner: None,
         now: Timestamp::from_unix_ms(1_800_000_000_000),

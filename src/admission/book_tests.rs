@@ -1,4 +1,4 @@
-use crate::model::Transport;
+use crate::model::{Identity, Transport};
 
 use super::*;
 
@@ -181,6 +181,7 @@ fn an_account_is_the_owners_not_the_subjects() {
         groups: Vec::new(),
         transport: Transport::Http,
         client: "c".into(),
+        identity: Identity::Certain,
     };
     assert_eq!(Account::new(&principal, Some("g")), account("team", Some("g")));
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Course;
-use crate::model::{Impact, Obligations, Principal, RequestId, SandboxId, Timestamp, Transport};
+use crate::model::{Identity, Impact, Obligations, Principal, RequestId, SandboxId, Timestamp, Transport};
 
 /// Proof that an operation was decided, its obligations applied to `T` and its charges taken.
 #[derive(Debug)]
@@ -125,6 +125,7 @@ impl SystemAuthority {
                 groups: Vec::new(),
                 transport: Transport::Internal,
                 client: String::new(),
+                identity: Identity::Certain,
             },
             group_owner: None,
             operation: reason.as_str(),

@@ -9,7 +9,8 @@ use tokio::sync::watch;
 use super::cluster::Besides;
 use crate::audit;
 use crate::command::Commands;
-use crate::model::{Check, CheckStatus, Health, Mode, counted};
+use crate::identity::own_identity;
+use crate::model::{Check, CheckStatus, Health, Identity, Mode, counted};
 use crate::policy::Holder;
 use crate::telemetry::Telemetry;
 
@@ -136,6 +137,12 @@ impl Health for ProgramHealth {
     async fn checks(&self) -> Vec<Check> {
         let version = format!("{} {}", env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
         let mut checks = vec![check("program.version", CheckStatus::Ok, version, None)];
+        if own_identity() == Identity::Chosen {
+            let detail = "the program runs in a user namespace, where nobody is known by its user: there are no groups, and \
+                          approvals and requests that need them are refused";
+            let remedy = "run it outside of one, or in a container with root, where groups and approvals are wanted";
+            checks.push(check("program.user", CheckStatus::Warn, detail, Some(remedy)));
+        }
         if let Ok(found) = rustix::fs::statvfs(&self.0) {
             checks.push(room(&self.0, found.f_bavail.saturating_mul(found.f_frsize)));
         }

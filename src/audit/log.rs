@@ -427,7 +427,7 @@ fn is_above_there(settings: &AuditSettings) -> bool {
 mod tests {
     use super::*;
     use crate::audit::verify;
-    use crate::model::Transport;
+    use crate::model::{Identity, Transport};
 
     fn log(dir: &std::path::Path) -> Arc<Audit> {
         let sync = Sync::Every(Duration::from_secs(60));
@@ -441,6 +441,7 @@ mod tests {
             groups: Vec::new(),
             transport: Transport::Cli,
             client: String::new(),
+            identity: Identity::Certain,
         };
         let now = Timestamp::now();
         audit.open(Opening { id: RequestId::fresh(), principal: &principal, operation: "doctor", now, trace: None })

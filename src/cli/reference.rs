@@ -80,7 +80,8 @@ fn rows(page: &mut String, head: &str, prefix: &str, schema: &serde_json::Map<St
 fn obligations() -> String {
     let mut page = format!(
         "{GENERATED}# Operations and obligations\n\nWhat each operation can be made to do. Where a policy demands what an operation cannot meet, the request \
-         is refused with `obligation_unmet`. `consent` and `approval` are met by the gate itself, for every operation.\n\n| operation | impact |"
+         is refused with `obligation_unmet`. `approval` is met by the gate itself, for every operation. `consent` is known for every \
+         operation and met for none yet: no transport of this version asks the person at the client, and the request is refused with `consent_required`.\n\n| operation | impact |"
     );
     let kinds: Vec<ObligationKind> = ObligationKind::ALL
         .into_iter()

@@ -14,7 +14,7 @@ use super::node::Node;
 use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{ProfileInput, profiles};
 use super::sources::sources;
-use super::{CommandsConfig, Config, Source, StateDir, seen_from};
+use super::{CommandsConfig, Config, Source, StateDir, seen_from, writers};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::command::Confinement;
 use crate::model::{Secret, fault, place_in_text};
@@ -103,6 +103,10 @@ fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
     fault::reach("file.config.read").map_err(|fault| format!("cannot be read: {}", io::Error::from(fault)))?;
     let file = open(path).map_err(|fault| format!("cannot be read: {fault}"))?;
+    let found = file.metadata().map_err(|fault| format!("cannot be read: {fault}"))?;
+    if let Some(fault) = writers::fault_of(path, &found) {
+        return Err(fault);
+    }
     let bytes = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     match bytes {
         Ok(bytes) if bytes as u64 > FILE_BYTES_MAX => Err(format!("is over {FILE_BYTES_MAX} bytes")),
@@ -148,11 +152,21 @@ fn existing_file(base: &Path, found: &Found<String>, faults: &Faults) -> Option<
 }
 
 fn key_command(found: Found<Vec<String>>, faults: &Faults) -> Option<Vec<String>> {
-    if found.value.first().is_some_and(|program| Path::new(program).is_absolute()) {
-        return Some(found.value);
+    check_program(&found, faults);
+    Some(found.value)
+}
+
+/// Checks the words of a program whose answer is a secret: that it is named by its path, and that only we or root could
+/// have written it. Nothing is run before it is needed.
+pub(super) fn check_program(words: &Found<Vec<String>>, faults: &Faults) {
+    let Some(program) = words.value.first().map(Path::new).filter(|program| program.is_absolute()) else {
+        faults.add(&words.place, "does not begin with the absolute path of a program");
+        return;
+    };
+    if let Some(fault) = writers::fault_at(program) {
+        let program = program.display().to_string();
+        faults.add(&words.place, format!("names the program `{}`, which {fault}", program.escape_default()));
     }
-    faults.add(found.place, "does not begin with the absolute path of a program");
-    None
 }
 
 fn audit(root: &Reader<'_>, home: &StateDir, faults: &Faults) -> AuditSettings {

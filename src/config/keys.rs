@@ -318,7 +318,12 @@ pub const VARIABLES: &[Variable] = &[
         Always,
         "The state directory: an absolute path. Default `~/.pgsandbox`, as root `/var/lib/pgsandbox`.",
     ),
-    variable("PGSANDBOX_OWNER", None, Always, "The owner in whose name local calls are made. Default the local user."),
+    variable(
+        "PGSANDBOX_OWNER",
+        None,
+        Always,
+        "The owner in whose name local calls are made. Nobody checks it: it keeps apart, and keeps nobody out. Default the local user.",
+    ),
     variable(
         "PGSANDBOX_LOG",
         None,

@@ -15,6 +15,7 @@ mod read;
 mod resolve;
 mod sources;
 mod state_dir;
+mod writers;
 
 use std::collections::BTreeMap;
 use std::fmt;

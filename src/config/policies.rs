@@ -474,6 +474,10 @@ fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     fault::reach("policy.file.read").map_err(|error| format!("it cannot be read: {}", io::Error::from(error)))?;
     let file = super::file::open(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let found = file.metadata().map_err(|error| format!("it cannot be read: {error}"))?;
+    if let Some(fault) = super::writers::fault_of(path, &found) {
+        return Err(format!("it {fault}"));
+    }
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     if bytes.len() as u64 > bytes_max {
         return Err(format!("it has more than {bytes_max} bytes"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::keys::PREFIX_DEFAULT;
+use super::keys::{PREFIX_DEFAULT, VARIABLE_PREFIX};
 use super::read::{Faults, Found, shown};
 use super::{BinDirs, ProfileConfig, Source};
 use crate::engine::postgres::{Host, PARAMETERS_SUPPORTED, PostgresUrl, UrlError, UrlOrigin};
@@ -222,9 +222,11 @@ fn check_admin_url(url: &Found<Secret>, allow_external: bool, hosts: &[String], 
     let Host::Tcp(host) = &parsed.endpoint.host else { return };
     let allowed = is_this_machine(host) || if hosts.is_empty() { allow_external } else { hosts.contains(host) };
     if !allowed {
-        let text = format!(
-            "names the host `{host}`, which is not this machine; allow it by `allowedAdminHosts` or `allowExternalAdminUrl`"
-        );
+        let (hosts, any) = match url.place.starts_with(VARIABLE_PREFIX) {
+            true => ("PGSANDBOX_ALLOWED_ADMIN_HOSTS", "PGSANDBOX_ALLOW_EXTERNAL_ADMIN_URL"),
+            false => ("allowedAdminHosts", "allowExternalAdminUrl"),
+        };
+        let text = format!("names the host `{host}`, which is not this machine; allow it by `{hosts}` or `{any}`");
         faults.add(&url.place, text);
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
+use super::file::check_program;
 use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{name_fault, url_fault};
 use super::{CloneSourceConfig, ProfileConfig};
@@ -111,9 +112,7 @@ fn password(item: &Reader<'_>, environment: &Environment, faults: &Faults) -> Op
         (Kept::Elsewhere(PasswordSource::File(PathBuf::from(found.value))), found.place)
     });
     let command = item.texts("passwordCommand").map(|found| {
-        if !found.value.first().is_some_and(|program| Path::new(program).is_absolute()) {
-            faults.add(&found.place, "does not begin with the absolute path of a program");
-        }
+        check_program(&found, faults);
         (Kept::Elsewhere(PasswordSource::Command(found.value)), found.place)
     });
     let mut all = [from_env, file, command].into_iter().flatten();

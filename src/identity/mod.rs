@@ -1,24 +1,39 @@
 //! Who asks, where the operating system says so: the local user of stdio and the command line.
 //!
 //! The subject is the process' own user, and the groups are that user's as the kernel has them: no argument and no
-//! variable can change either. The owner, whose quotas apply, may be named by the operator. Nothing here authenticates anybody over a network.
+//! variable can change either. In a user namespace they are what its maker chose: then the subject's name says so, and
+//! there are no groups. The owner, whose quotas apply, may be named by the operator. Nothing here authenticates anybody
+//! over a network.
+
+mod namespace;
 
 use std::fs;
 use std::path::Path;
 
-use crate::model::{Principal, Transport, owner_fault};
+pub use namespace::own_identity;
+
+use crate::model::{Identity, Principal, Transport, owner_fault};
 
 /// Where user names are.
 const PASSWD: &str = "/etc/passwd";
 /// Where names of groups are.
 const GROUP: &str = "/etc/group";
+/// What the subject's name ends in where the numbers are those of a user namespace.
+const IN_NAMESPACE: &str = "@user-namespace";
 
 /// Returns the local user as the principal of a process. `owner` has been checked by the configuration.
 pub fn local_user(transport: Transport, owner: Option<&str>) -> Principal {
-    let uid = rustix::process::geteuid().as_raw();
-    let subject = user_name(uid, Path::new(PASSWD));
-    let owner = owner.map_or_else(|| subject.clone(), str::to_owned);
-    Principal { subject, owner, groups: groups(Path::new(GROUP)), transport, client: String::new() }
+    known_as(own_identity(), transport, owner)
+}
+
+fn known_as(identity: Identity, transport: Transport, owner: Option<&str>) -> Principal {
+    let user = user_name(rustix::process::geteuid().as_raw(), Path::new(PASSWD));
+    let owner = owner.map_or_else(|| user.clone(), str::to_owned);
+    let (subject, groups) = match identity {
+        Identity::Certain => (user, groups(Path::new(GROUP))),
+        Identity::Chosen => (format!("{user}{IN_NAMESPACE}"), Vec::new()),
+    };
+    Principal { subject, owner, groups, transport, client: String::new(), identity }
 }
 
 /// Returns the names of the process' groups, sorted; `gid-N` where the file has none.
@@ -83,15 +98,23 @@ mod tests {
         let path = dir.path().join("group");
         fs::write(&path, "root:x:0:\ndba:x:70:ana,bob\n").unwrap();
         assert_eq!((group_name(70, &path), group_name(71, &path)), ("dba".to_owned(), "gid-71".to_owned()));
-        let mine = local_user(Transport::Cli, None).groups;
+        let mine = known_as(Identity::Certain, Transport::Cli, None).groups;
         assert!(!mine.is_empty() && mine.is_sorted(), "{mine:?}");
     }
 
     #[test]
+    fn who_chose_its_own_numbers_is_nobody_and_in_no_group() {
+        let (known, chosen) =
+            (known_as(Identity::Certain, Transport::Cli, None), known_as(Identity::Chosen, Transport::Cli, None));
+        assert_eq!((chosen.subject, chosen.groups), (format!("{}@user-namespace", known.subject), Vec::new()));
+        assert_eq!(chosen.owner, known.owner, "whose sandboxes these are is the caller's own word in any case");
+    }
+
+    #[test]
     fn the_owner_is_the_user_unless_named() {
-        let user = local_user(Transport::Cli, None);
+        let user = known_as(Identity::Certain, Transport::Cli, None);
         assert_eq!(user.owner, user.subject);
-        let named = local_user(Transport::Stdio, Some("team"));
+        let named = known_as(Identity::Certain, Transport::Stdio, Some("team"));
         assert_eq!((named.subject, named.owner.as_str()), (user.subject, "team"));
     }
 }

@@ -15,6 +15,17 @@ pub struct Principal {
     pub transport: Transport,
     /// What the client program calls itself, or empty. Unverified: good for records, not for decisions.
     pub client: String,
+    /// Whether the subject is somebody's whom others know by it.
+    pub identity: Identity,
+}
+
+/// How a subject and its groups are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// Authenticated, or the numbers that the kernel has of a process on the whole machine.
+    Certain,
+    /// The numbers of a user namespace, which whoever made it chose: nobody is known by them. There are no groups.
+    Chosen,
 }
 
 /// How a request arrived.

@@ -27,7 +27,7 @@ pub(super) struct CreateSandboxFromTemplate {
     ttl_minutes: Option<Whole>,
     /// A group of work beneath you, a task for instance.
     owner: Option<String>,
-    /// Labels, up to 32.
+    /// Labels beside the template's, which the sandbox keeps; up to 32 together.
     labels: Option<BTreeMap<String, String>>,
     /// Extensions to install beside the template's, up to 25.
     extensions: Option<Vec<String>>,

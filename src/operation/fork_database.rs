@@ -27,7 +27,7 @@ pub(super) struct ForkDatabase {
     ttl_minutes: Option<Whole>,
     /// A group of work beneath you that the copy belongs to; default: the source's.
     owner: Option<String>,
-    /// Labels of the copy, up to 32.
+    /// Labels beside the source's, which the copy keeps; up to 32 together.
     labels: Option<BTreeMap<String, String>>,
 }
 

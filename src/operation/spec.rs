@@ -53,24 +53,55 @@ impl Toolset {
     }
 }
 
+/// Operations that may remove or overwrite something though their impact says nothing of it: commands that do what they
+/// like, and copies that take the place of older ones.
+const OVERWRITES: [&str; 6] = [
+    "create_template_from_sandbox",
+    "export_template",
+    "import_template",
+    "run_repo_command",
+    "seed_database",
+    "validate_schema_change",
+];
+
 impl Spec {
     /// Returns the operation's name as a command: `create-database`.
     pub fn command(&self) -> String {
         self.name.replace('_', "-")
     }
 
-    /// Returns whether the operation changes nothing.
+    /// Returns whether the operation changes nothing, and hands out nothing that a person would want to be asked about.
     pub const fn reads_only(&self) -> bool {
-        matches!(self.impact, Impact::Reads | Impact::Discloses)
+        matches!(self.impact, Impact::Reads)
     }
 
     /// Returns whether the operation may remove or overwrite something.
-    pub const fn destructive(&self) -> bool {
-        matches!(self.impact, Impact::Destroys | Impact::Writes)
+    pub fn destructive(&self) -> bool {
+        matches!(self.impact, Impact::Destroys | Impact::Writes) || OVERWRITES.contains(&self.name)
     }
 
     /// Returns whether the operation touches systems beyond sandboxes.
     pub const fn open_world(&self) -> bool {
         matches!(self.impact, Impact::ReachesOut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::{OPERATIONS, find};
+
+    #[test]
+    fn what_clients_are_told_of_a_tool_is_no_better_than_it_is() {
+        for name in OVERWRITES {
+            assert!(find(name).is_ok_and(|entry| entry.spec.destructive()), "{name}");
+        }
+        let hints =
+            |name: &str| find(name).map(|entry| (entry.spec.reads_only(), entry.spec.destructive())).ok().unwrap();
+        assert_eq!(hints("get_connection_string"), (false, false), "it can hand out a password");
+        assert_eq!(hints("run_sql"), (false, true));
+        assert_eq!(hints("create_database"), (false, false));
+        assert_eq!(hints("list_databases"), (true, false));
+        assert!(OPERATIONS.iter().all(|entry| !(entry.spec.reads_only() && entry.spec.destructive())));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::model::{
-    Balance, Bucket, Charge, Code, Context, Denial, Impact, Limit, Mode, Obligation, Phase, PolicyDecision,
+    Balance, Bucket, Charge, Code, Context, Denial, Identity, Impact, Limit, Mode, Obligation, Phase, PolicyDecision,
     PolicyFault, Principal, RequestId, Requested, Said, Timestamp, Transport, Verdict,
 };
 
@@ -119,6 +119,7 @@ fn context(phase: Phase) -> Context {
             groups: vec![],
             transport: Transport::Cli,
             client: String::new(),
+            identity: Identity::Certain,
         },
         group_owner: None,
         now: Timestamp::from_unix_ms(0),

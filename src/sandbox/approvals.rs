@@ -15,7 +15,7 @@ use super::core::require;
 use super::{Core, Profile};
 use crate::admission::Permit;
 use crate::engine::postgres::{PostgresUrl, UrlOrigin};
-use crate::model::{Code, Context, Failure, Impact, Principal, SandboxId, Secret, Timestamp};
+use crate::model::{Code, Context, Failure, Identity, Impact, Principal, SandboxId, Secret, Timestamp};
 use crate::secret::Sealed;
 use crate::store::{GivenApproval, NewRequest, Noted, WaitingRequest};
 
@@ -204,6 +204,7 @@ impl Core {
         let course = &permit.grant().course;
         let looked = async {
             require(permit, Impact::Writes, None)?;
+            known(&permit.grant().principal)?;
             self.find_to_approve(digest, &permit.grant().principal).await
         };
         let (profile, row, mut request) = course.refusing(looked.await)?;
@@ -382,6 +383,18 @@ impl Core {
             "arguments": sorted(&Value::Object(given)),
         });
         self.inner().keys.keyed_digest(sorted(&whole).to_string().as_bytes()).to_vec()
+    }
+}
+
+/// Refuses who chose the numbers that it is known by.
+fn known(principal: &Principal) -> Result<(), Failure> {
+    match principal.identity {
+        Identity::Certain => Ok(()),
+        Identity::Chosen => Err(Failure::new(
+            Code::Denied,
+            "nobody is known by its user in a user namespace, and nothing can be approved from within one",
+        )
+        .hint("approve from a shell outside of it: on the machine itself where this is a container without root")),
     }
 }
 

@@ -228,7 +228,8 @@ async fn refuse_over(
         (Scope::Principal, _) => "its owner",
     };
     let text = format!("sandboxes of {who} hold {held} bytes; the limit is {limit}{set_by}");
-    Err(Failure::new(Code::QuotaExceeded, text).hint("delete a sandbox, or read only"))
+    Err(Failure::new(Code::QuotaExceeded, text)
+        .hint("delete a sandbox, or reset one to what it began with; reading goes on"))
 }
 
 fn being_given_back(sandbox: &Sandbox) -> Failure {

@@ -66,7 +66,7 @@ impl Core {
             grant.course.refusing(core.open(&profile).await)?;
             grant.course.refusing(check_offered(&profile, &checked.extensions).await)?;
             let nothing = Secret::new("");
-            let beginning = Beginning { contents: Contents::Empty, origin: Origin::Clone, source: None };
+            let beginning = Beginning { origin: Origin::Clone, ..Beginning::EMPTY };
             let rehearsed = core.reservation(&profile, &grant, &checked, &beginning, [&nothing, &nothing])?;
             // Nobody is asked for what a full quota would refuse.
             let earlier = grant.course.refusing(profile.store.rehearse(&rehearsed).await.map_err(Failure::from))?;
@@ -95,8 +95,8 @@ impl Core {
             let copied = job.plan().map_err(Failure::from)?.extensions.iter().map(|(name, _)| name.clone());
             let known: BTreeSet<String> = checked.extensions.iter().cloned().collect();
             checked.extensions.extend(copied.filter(|name| !known.contains(name)));
-            let beginning =
-                Beginning { contents: Contents::Clone(Arc::clone(&job)), origin: Origin::Clone, source: None };
+            let contents = Contents::Clone(Arc::clone(&job));
+            let beginning = Beginning { contents, origin: Origin::Clone, ..Beginning::EMPTY };
             let created = core.create_checked(&profile, &grant, &checked, &beginning, &*steps, &cancel).await?;
             let job = (!created.replayed).then_some(job);
             Ok(Cloned { created, job })

@@ -30,6 +30,7 @@ impl Beginning {
             contents: Contents::copy(source.id, source.names.clone()),
             origin: Origin::Fork,
             source: Some(Source { id: source.id, name: source.names.database.clone() }),
+            labels: source.labels.clone(),
         }
     }
 
@@ -40,6 +41,7 @@ impl Beginning {
             contents: Contents::copy(sandbox.id, sandbox.names.clone()),
             origin: Origin::Template,
             source: Some(Source { id: sandbox.id, name: template.name.clone() }),
+            labels: sandbox.labels.clone(),
         }
     }
 }
@@ -145,6 +147,7 @@ impl Core {
                 contents: Contents::copy(template.id, template.names),
                 origin: Origin::Template,
                 source: Some(source.clone()),
+                labels: template.labels,
             }),
             (Origin::Template, None) => Err(Failure::new(
                 Code::TemplateNotFound,

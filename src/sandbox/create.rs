@@ -35,11 +35,14 @@ pub(super) struct Beginning {
     pub(super) origin: Origin,
     /// The sandbox or template that it is a copy of, for the record.
     pub(super) source: Option<Source>,
+    /// The labels of that: what policies know data by goes where the data goes.
+    pub(super) labels: Vec<(String, String)>,
 }
 
 impl Beginning {
     /// Nothing but its extensions.
-    pub(super) const EMPTY: Self = Self { contents: Contents::Empty, origin: Origin::Empty, source: None };
+    pub(super) const EMPTY: Self =
+        Self { contents: Contents::Empty, origin: Origin::Empty, source: None, labels: Vec::new() };
 }
 
 /// A sandbox that was asked for.
@@ -166,6 +169,7 @@ impl Core {
             Contents::Clone(job) => job.left(),
             Contents::Restore(job) => job.left(),
         };
+        grant.course.refusing(request.labels_beside(&beginning.labels))?;
         let deadline = Instant::now() + fault::within(CREATE_DEADLINE) + filling;
         let mut tried = 0;
         loop {
@@ -230,7 +234,7 @@ impl Core {
             owner: grant.principal.owner.clone(),
             subject: grant.principal.subject.clone(),
             group_owner: grant.group_owner.clone(),
-            labels: request.labels.clone(),
+            labels: request.labels_beside(&beginning.labels)?,
             hint: request.name_hint.clone(),
             origin: beginning.origin,
             source: beginning.source.clone(),

@@ -150,6 +150,29 @@ pub(super) struct CheckedRequest {
     pub(super) idempotency: Option<Idempotency>,
 }
 
+impl CheckedRequest {
+    /// Returns the labels of a copy: those of what is copied, and those asked for beside them.
+    pub(super) fn labels_beside(&self, inherited: &[(String, String)]) -> Result<Vec<(String, String)>, Failure> {
+        let mut labels = self.labels.clone();
+        for (key, value) in inherited {
+            match labels.iter().find(|(given, _)| given == key) {
+                None => labels.push((key.clone(), value.clone())),
+                Some((_, given)) if given == value => {}
+                Some(_) => {
+                    let text =
+                        format!("label `{key}` of what is copied is `{value}`, and the call gives it another value");
+                    return Err(Failure::new(Code::InvalidArguments, text).hint(format!(
+                        "a copy keeps the labels of its source: leave label `{key}` out, and give others"
+                    )));
+                }
+            }
+        }
+        check_labels(&labels)?;
+        labels.sort();
+        Ok(labels)
+    }
+}
+
 /// Returns the extensions once each, in the order given.
 pub(super) fn check_extensions(profile: &str, asked: &[String], allowed: &[String]) -> Result<Vec<String>, Failure> {
     check_extension_names(asked)?;

@@ -12,7 +12,7 @@ use super::copies::find_template;
 use super::core::{bare_spec, require};
 use super::create::{Beginning, CREATE_DEADLINE};
 use super::work::{Work, first_stage};
-use super::{Core, Profile, ProfileFailure, QuotaLimits, Sandbox};
+use super::{Core, Profile, ProfileFailure, QuotaLimits};
 use crate::admission::{Grant, Permit};
 use crate::model::{Code, Failure, Impact, PlanId, Progress, SandboxId, SandboxKind, SandboxNames, Secret, fault};
 use crate::store::{NewTemplate, Reservation, Template, TemplateLimits, TemplateRefused};
@@ -79,7 +79,7 @@ impl Core {
             let _hold = course.refusing(core.hold_source(&profile, &sandbox).await)?;
             let bytes = course.refusing(profile.engine.measure(&spec).await.map_err(Failure::from))?;
             let beginning = Beginning::fork(&sandbox);
-            let reservation = template_reservation(&profile, &grant, Some(&sandbox), &beginning, &request, extensions);
+            let reservation = template_reservation(&profile, &grant, &beginning, &request, extensions);
             let replaced = profile.store.template(&grant.principal.owner, &request.name).await?;
             let _running = core.enter(reservation.plan);
             let reserved = profile.store.reserve_template(&reservation, request.replace, bytes, LIMITS).await;
@@ -124,7 +124,7 @@ impl Core {
         profile.engine.check_copy(&spec).await.map_err(Failure::from)?;
         let bytes = profile.engine.measure(&spec).await.map_err(Failure::from)?;
         let beginning = Beginning::fork(&sandbox);
-        let reservation = template_reservation(&profile, grant, Some(&sandbox), &beginning, request, Vec::new());
+        let reservation = template_reservation(&profile, grant, &beginning, request, Vec::new());
         let rehearsed = profile.store.rehearse_template(&reservation, request.replace, bytes, LIMITS).await;
         rehearsed.map_err(Failure::from)
     }
@@ -226,7 +226,6 @@ impl Core {
 pub(super) fn template_reservation(
     profile: &Profile,
     grant: &Grant,
-    source: Option<&Sandbox>,
     beginning: &Beginning,
     request: &TemplateRequest,
     extensions: Vec<(String, String)>,
@@ -246,7 +245,7 @@ pub(super) fn template_reservation(
         owner: grant.principal.owner.clone(),
         subject: grant.principal.subject.clone(),
         group_owner: grant.group_owner.clone(),
-        labels: source.map(|source| source.labels.clone()).unwrap_or_default(),
+        labels: beginning.labels.clone(),
         hint: None,
         origin: beginning.origin,
         source: beginning.source.clone(),

@@ -19,7 +19,7 @@ use rustix::process::{Pid, geteuid, test_kill_process};
 use zeroize::Zeroizing;
 
 use super::ring::Key;
-use super::{SecretError, random};
+use super::{GET, SecretError, random};
 use crate::model::{Secret, fault};
 
 /// The key file's name in a state directory.
@@ -223,7 +223,7 @@ async fn run(argv: &[String], name: &str, wait: Duration) -> Result<Vec<Key>, Se
 
 /// Runs a program of the operator's and returns what it prints.
 async fn run_text(argv: &[String], name: &str, wait: Duration) -> Result<Zeroizing<String>, SecretError> {
-    let failed = |detail: String| SecretError::Source { action: "get", from: name.to_owned(), detail };
+    let failed = |detail: String| SecretError::Source { action: GET, from: name.to_owned(), detail };
     let Some((program, arguments)) = argv.split_first() else {
         return Err(failed("no program is named".to_owned()));
     };
@@ -437,6 +437,8 @@ mod tests {
     async fn a_program_that_fails_gives_no_keys() {
         let error = open(KeySource::Command(vec!["false".to_owned()])).await.unwrap_err();
         assert!(matches!(error, SecretError::Source { .. }));
+        let failure = crate::model::Failure::from(error);
+        assert!(failure.hint.unwrap().contains("`keyCommand` by hand"), "{}", failure.message);
     }
 
     #[tokio::test]

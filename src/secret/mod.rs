@@ -19,11 +19,14 @@ pub use ring::{KeyId, KeyRing, Sealed};
 /// Random bytes of a password: 256 bits.
 const PASSWORD_BYTES: usize = 32;
 
+/// What is attempted with a program that prints keys.
+const GET: &str = "get";
+
 /// What can go wrong with keys and sealed values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// Others may read the key file, or it is not ours.
-    #[error("key file `{path}` {fault}")]
+    /// Others may read the file of keys or of a password, or it is not ours.
+    #[error("file `{path}` {fault}")]
     Unsafe {
         /// The file.
         path: String,
@@ -79,6 +82,9 @@ impl From<SecretError> for Failure {
         match error {
             SecretError::Unsafe { .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("make the file the program's user's own, with mode 0600"),
+            SecretError::Source { action: GET, detail, .. } => Self::new(Code::InvalidConfiguration, text)
+                .hint("run the program of `keyCommand` by hand: it must end within half a minute without an error, and print the keys")
+                .audit(detail),
             SecretError::Source { detail, .. } => Self::new(Code::InvalidConfiguration, text)
                 .hint("see that the source is there, is no link, and that its disk is not full or read-only")
                 .audit(detail),

@@ -414,7 +414,7 @@ impl From<QuotaExceeded> for Failure {
             QuotaExceeded::Live { .. } => {
                 failure.hint("delete a sandbox first; expired ones count until they are cleaned up")
             }
-            QuotaExceeded::Bytes { .. } => failure.hint("delete a sandbox or data in one first"),
+            QuotaExceeded::Bytes { .. } => failure.hint("delete a sandbox first, or reset one to what it began with"),
             QuotaExceeded::Backlog { .. } => failure.hint("wait until they are gone").retry_after_ms(5_000),
         }
     }

@@ -7,8 +7,8 @@ use pgsandbox::admission::{Account, Book, FileBook, Gate, NoConsents};
 use pgsandbox::audit::{Audit, AuditSettings, Beside, Closing, Opening, Outcome, ROTATE_BYTES_DEFAULT, Sync};
 use pgsandbox::config::policies::defaults;
 use pgsandbox::model::{
-    Context, Impact, Origin, Phase, Principal, RequestId, SandboxFacts, SandboxId, ServerFacts, Timestamp, Transport,
-    Usage,
+    Context, Identity, Impact, Origin, Phase, Principal, RequestId, SandboxFacts, SandboxId, ServerFacts, Timestamp,
+    Transport, Usage,
 };
 use pgsandbox::operation;
 use pgsandbox::policy::wasm::{Host, HostSettings};
@@ -120,6 +120,7 @@ fn parts(set: Set, directory: &std::path::Path) -> Parts {
         groups: Vec::new(),
         transport: Transport::Stdio,
         client: "bench".into(),
+        identity: Identity::Certain,
     };
     let sandbox = SandboxFacts {
         id: SandboxId::fresh(),

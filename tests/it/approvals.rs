@@ -1,6 +1,7 @@
 //! Approvals: given by another of the group, for exactly one request, used once, and over in time.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -9,8 +10,8 @@ use std::process::{Command, Output, Stdio as Pipe};
 
 use pgsandbox::admission::{MemoryBook, NoConsents, Permit, admit};
 use pgsandbox::model::{
-    Code, Context, Decision, Failure, Generation, Impact, Obligation, Obligations, Phase, Principal, RequestId,
-    Requested, Timestamp, Transport,
+    Code, Context, Decision, Failure, Generation, Identity, Impact, Obligation, Obligations, Phase, Principal,
+    RequestId, Requested, Timestamp, Transport,
 };
 use pgsandbox::sandbox::{Approved, Asked, Core};
 use serde_json::{Map, Value, json};
@@ -29,6 +30,7 @@ fn principal(subject: &str, groups: &[&str]) -> Principal {
         groups: groups.iter().map(|group| (*group).to_owned()).collect(),
         transport: Transport::Http,
         client: String::new(),
+        identity: Identity::Certain,
     }
 }
 
@@ -310,6 +312,8 @@ pub(crate) struct User {
     id: Option<(u32, u32)>,
     variables: Vec<(&'static str, String)>,
     program: PathBuf,
+    /// A program that starts it, with its arguments.
+    through: Vec<String>,
 }
 
 impl User {
@@ -322,16 +326,30 @@ impl User {
         }
         let state = dir.join(format!("{name}-state")).display().to_string();
         let variables = vec![("PGSANDBOX_HOME", state), ("PGSANDBOX_CONFIG", file.display().to_string())];
-        Self { id, variables, program: dir.join("pgsandbox") }
+        Self { id, variables, program: dir.join("pgsandbox"), through: Vec::new() }
     }
 
-    fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(&self.program);
-        command.args(arguments).env_clear().env("PATH", "/usr/bin:/bin").envs(self.variables.iter().cloned());
+    /// Returns the same user with another's numbers, where this machine lets it make a namespace of its own.
+    fn in_a_namespace_as_root(&self) -> Option<Self> {
+        let through = ["unshare", "--user", "--map-user=0", "--map-group=0"].map(str::to_owned).to_vec();
+        let there = Self { through, id: self.id, variables: self.variables.clone(), program: self.program.clone() };
+        let mut tried = there.command("/bin/true");
+        tried.output().is_ok_and(|output| output.status.success()).then_some(there)
+    }
+
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut words = self.through.iter().map(OsString::from).chain([program.as_ref().to_owned()]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
         if let Some((uid, gid)) = self.id {
             command.uid(uid).gid(gid);
         }
-        command.stdin(Pipe::null()).current_dir("/").output().unwrap()
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(&self.program);
+        command.args(arguments).envs(self.variables.iter().cloned()).stdin(Pipe::null()).output().unwrap()
     }
 
     pub(crate) fn call(&self, operation: &str, input: &Value) -> Value {
@@ -355,7 +373,7 @@ fn two_users_of_a_machine_share_a_profile_and_one_approves_what_the_other_asks()
     let home = Home::fresh();
     let dir = home.path().join("shared");
     fs::create_dir(&dir).unwrap();
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_pgsandbox"), dir.join("pgsandbox")).unwrap();
     let mut guest = demanding(&[Obligation::Approval("root".into())]);
     guest.concerns = vec!["create_database".into()];
@@ -396,7 +414,20 @@ fn two_users_of_a_machine_share_a_profile_and_one_approves_what_the_other_asks()
     assert_eq!(code(&renamed.call("approve", &approve)), "denied");
     assert_eq!(code(&stranger.call("approve", &approve)), "invalid_arguments", "it has other keys");
 
+    // In a user namespace anybody may be root.
+    if let Some(as_root) = agent_user.in_a_namespace_as_root() {
+        let refused = as_root.call("approve", &approve);
+        assert_eq!(code(&refused), "denied", "{refused:#}");
+        assert!(refused["errors"][0]["message"].as_str().unwrap().contains("user namespace"), "{refused:#}");
+        let checks = as_root.call("doctor", &json!({}))["result"]["checks"].to_string();
+        assert!(checks.contains("runs in a user namespace"), "{checks}");
+        assert_eq!(as_root.call("list_approvals", &json!({}))["result"]["requests"], json!([]));
+        let asked = as_root.call("create_database", &json!({"nameHint": "as_another"}));
+        assert_eq!((code(&asked), &asked["detailHandles"]), ("denied", &json!([])), "{asked:#}");
+    }
+
     let listed = operator.call("list_approvals", &json!({}));
+    assert_eq!(listed["result"]["requests"].as_array().unwrap().len(), 1, "{listed:#}");
     let request = &listed["result"]["requests"][0];
     assert_eq!((&request["requestDigest"], &request["yoursToApprove"]), (&json!(digest), &json!(true)), "{listed:#}");
     assert_eq!(request["request"]["subject"], "nobody", "{listed:#}");

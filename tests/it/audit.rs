@@ -15,7 +15,7 @@ use std::time::Duration;
 use pgsandbox::audit::{
     Audit, AuditError, AuditSettings, Beside, Closing, Filter, Opening, Outcome, Sync, Ticket, tail, verify,
 };
-use pgsandbox::model::{Code, Failure, Principal, RequestId, Timestamp, TraceIds, Transport};
+use pgsandbox::model::{Code, Failure, Identity, Principal, RequestId, Timestamp, TraceIds, Transport};
 use serde_json::Value;
 
 fn settings(dir: &Path) -> AuditSettings {
@@ -29,6 +29,7 @@ fn principal() -> Principal {
         groups: vec!["dev".into()],
         transport: Transport::Stdio,
         client: "editor".into(),
+        identity: Identity::Certain,
     }
 }
 

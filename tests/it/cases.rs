@@ -16,9 +16,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use pgsandbox::model::{
-    Access, CloneSource, Context, CredentialAccess, Fingerprint, Impact, Mode, Obligation, Origin, OutcomeFacts, Phase,
-    PolicyDecision, Principal, Relation, RequestId, Requested, Said, SandboxFacts, SandboxId, Scope, ServerFacts,
-    StatementClass, StatementFacts, Timestamp, TlsMode, Traits, Transport, Usage, Verdict,
+    Access, CloneSource, Context, CredentialAccess, Fingerprint, Identity, Impact, Mode, Obligation, Origin,
+    OutcomeFacts, Phase, PolicyDecision, Principal, Relation, RequestId, Requested, Said, SandboxFacts, SandboxId,
+    Scope, ServerFacts, StatementClass, StatementFacts, Timestamp, TlsMode, Traits, Transport, Usage, Verdict,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
 use pgsandbox::policy::{Component, Limits, Set, Spec};
@@ -215,6 +215,7 @@ impl<'a> Case<'a> {
                     _ => Transport::Stdio,
                 },
                 client: self.text("client"),
+                identity: Identity::Certain,
             },
             group_owner: self.maybe("group_owner"),
             now,

@@ -118,6 +118,37 @@ fn what_commands_reach_is_named_by_absolute_paths_and_sound_names() {
     assert_eq!(load_text("{}", &[]).unwrap().commands, CommandsConfig::default());
 }
 
+/// Whoever writes them is as good as the operator.
+#[test]
+fn a_file_or_program_that_others_may_write_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = |name: &str, text: &str, mode: u32| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path.display().to_string()
+    };
+    let (open, group) = (place("open", "#!/bin/sh\n", 0o777), place("group", "#!/bin/sh\n", 0o775));
+    let text = |command: &str| {
+        format!(
+            r#"{{"keyCommand": ["{command}"], "sources": [
+            {{"name": "a", "url": "postgresql://u@h/d", "passwordCommand": ["{command}", "s3cret"]}}]}}"#
+        )
+    };
+    for (program, mode) in [(&open, "0777"), (&group, "0775")] {
+        let faults = load_text(&text(program), &[]).unwrap_err();
+        let says = format!("names the program `{program}`, which has mode {mode}, which lets others change it");
+        assert!(faults.len() == 2 && faults.iter().all(|fault| fault.contains(&says)), "{faults:#?}");
+        assert!(!faults.concat().contains("s3cret"), "{faults:#?}");
+    }
+    load_text(&text(&place("closed", "#!/bin/sh\n", 0o755)), &[]).unwrap();
+
+    let config = place("conf.json", "{}", 0o666);
+    let faults = loaded(&[("PGSANDBOX_CONFIG", &config), ("PGSANDBOX_HOME", "/srv/state")]).unwrap_err();
+    let says = format!("`{config}` has mode 0666, which lets others change it; run `chmod go-w {config}`");
+    assert_eq!(faults, [says]);
+}
+
 #[test]
 fn with_nothing_configured_there_is_one_managed_profile() {
     let config = loaded(&[("HOME", "/home/ana")]).unwrap();

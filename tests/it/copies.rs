@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgsandbox::admission::SystemReason;
 use pgsandbox::model::{Code, Failure, Silent};
-use pgsandbox::sandbox::{Core, Created, Sandbox, Template, TemplateRequest};
+use pgsandbox::sandbox::{Core, CreateRequest, Created, Sandbox, Template, TemplateRequest};
 use tokio_util::sync::CancellationToken;
 
 use super::harness::block_on;
@@ -29,12 +29,47 @@ pub async fn keep(core: &Core, source: &Sandbox, name: &str, replace: bool) -> R
 }
 
 pub async fn from_template(core: &Core, name: &str) -> Result<Created, Failure> {
-    let wish = pgsandbox::sandbox::CreateRequest { template: Some(name.to_owned()), ..request() };
+    let wish = CreateRequest { template: Some(name.to_owned()), ..request() };
     create_as(core, SystemReason::Recovery, wish).await
 }
 
 async fn only(core: &Core) -> Option<Sandbox> {
     core.list(&Default::default()).await.ok()?.databases.into_iter().next()
+}
+
+/// What policies know data by goes where the data goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_keeps_the_labels_of_what_it_is_a_copy_of() {
+    let ground = Ground::new();
+    let core = ground.core().await;
+    let labelled = |labels: &[(&str, &str)], template: Option<&str>| CreateRequest {
+        labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        template: template.map(str::to_owned),
+        ..request()
+    };
+    let shown = |sandbox: &Sandbox| sandbox.labels.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>();
+    let make = async |wish| create_as(&core, SystemReason::Recovery, wish).await;
+    let copy = async |source: &Sandbox, wish| {
+        core.fork(&any_permit(), source.id, wish, Arc::new(Silent), CancellationToken::new()).await
+    };
+    let source = make(labelled(&[("data", "production"), ("task", "a")], None)).await.unwrap().sandbox;
+    let forked = copy(&source, labelled(&[("more", "x"), ("task", "a")], None)).await.unwrap().sandbox;
+    assert_eq!(shown(&forked), ["data=production", "more=x", "task=a"]);
+    let refused = copy(&source, labelled(&[("data", "mine")], None)).await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArguments);
+    assert!(refused.message.contains("label `data` of what is copied is `production`"), "{}", refused.message);
+    assert!(core.foresee_fork(any_permit().grant(), source.id, labelled(&[("data", "mine")], None)).await.is_err());
+
+    keep(&core, &forked, "base", false).await.unwrap();
+    let again = make(labelled(&[("last", "y")], Some("base"))).await.unwrap().sandbox;
+    assert_eq!(shown(&again), ["data=production", "last=y", "more=x", "task=a"]);
+    let refused = make(labelled(&[("more", "z")], Some("base"))).await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArguments);
+    // With those of the source there are too many.
+    let many: Vec<String> = (0..30).map(|n| format!("k{n}")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|key| (key.as_str(), "")).collect();
+    assert_eq!(copy(&source, labelled(&many, None)).await.unwrap().sandbox.labels.len(), 32);
+    assert_eq!(copy(&forked, labelled(&many, None)).await.unwrap_err().code, Code::InvalidArguments);
 }
 
 /// Lives without faults, tidying up; nothing may be left unfinished then.

@@ -175,6 +175,32 @@ fn programs_that_do_not_answer_are_none() {
 }
 
 #[test]
+fn a_policy_file_or_component_that_others_may_write_serves_nothing_and_is_told() {
+    let home = Home::fresh();
+    let (file, component) = (home.path().join("mine.toml"), home.path().join("mine.wasm"));
+    let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies/quota/quota.wasm");
+    fs::copy(bundled, &component).unwrap();
+    fs::write(&file, "[[policy]]\nsource = \"mine.wasm\"\n[[policy]]\nsource = \"ownership\"\n").unwrap();
+    let home = home.with("PGSANDBOX_POLICIES", file.to_str().unwrap());
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(check(&home, "policies.loaded").0, "ok");
+    for path in [&file, &component] {
+        mode(path, 0o666);
+        let (status, detail, remedy) = check(&home, "policies.loaded");
+        let says = format!("it has mode 0666, which lets others change it; run `chmod go-w {}`", path.display());
+        assert!(status == "fail" && detail.contains(&says), "{status}: {detail}");
+        assert!(remedy.starts_with("correct the policy file"), "{remedy}");
+        assert_eq!(code(&Cli::new(&home).call("list_profiles", &json!({}))), "policy_not_ready");
+        mode(path, 0o644);
+    }
+    mode(home.path(), 0o777);
+    let (status, detail, _) = check(&home, "policies.loaded");
+    assert!(status == "fail" && detail.contains(&format!("lies in `{}`", home.path().display())), "{detail}");
+    mode(home.path(), 0o755);
+    assert_eq!(check(&home, "policies.loaded").0, "ok");
+}
+
+#[test]
 fn the_program_its_room_and_its_log_are_looked_at() {
     let home = home(&harness::cluster().superuser_url(), "self");
     assert_eq!(check(&home, "program.version").1, format!("pgsandbox {}", env!("CARGO_PKG_VERSION")));

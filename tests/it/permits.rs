@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pgsandbox::admission::{Admissible, Effective, MemoryBook, NoConsents, Permit, admit};
 use pgsandbox::model::{
-    Code, Context, CredentialAccess, Decision, Failure, Generation, Impact, Obligation, ObligationKind, Obligations,
-    Phase, Principal, RequestId, Requested, SandboxId, SchemaFilter, Scope, Silent, Timestamp, Transport,
+    Code, Context, CredentialAccess, Decision, Failure, Generation, Identity, Impact, Obligation, ObligationKind,
+    Obligations, Phase, Principal, RequestId, Requested, SandboxId, SchemaFilter, Scope, Silent, Timestamp, Transport,
 };
 use pgsandbox::sandbox::{CleanupFilter, Core, CreateRequest, Sandbox};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,7 @@ impl Ask<'_> {
                 groups: Vec::new(),
                 transport: Transport::Stdio,
                 client: String::new(),
+                identity: Identity::Certain,
             },
             group_owner: self.group_owner.map(str::to_owned),
             now: Timestamp::now(),

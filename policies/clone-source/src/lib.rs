@@ -15,12 +15,15 @@
 //! | `schema_only` | no rows may be copied | `false` |
 //! | `reason` | the caller must say why | `false` |
 //! | `approval_group` | a principal of this group must approve | nobody must |
+//! | `approval_for` | what must be approved: `all`, or `rows` for copies that have any | `all` |
+//! | `labels` | labels that a copy with rows gets, and its copies with it | none |
 //! | `consent` | the person at the caller's client must agree | `false` |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pgsandbox_policy::{
-    Bucket, CloneSource, Decision, Description, Obligation, Pattern, Phase, Policy, Problem, Problems, Request, Tls,
+    Bucket, CloneSource, Decision, Description, Label, Obligation, Pattern, Phase, Policy, Problem, Problems, Request,
+    Tls,
 };
 
 const COVERS: [&str; 1] = ["clone_database"];
@@ -32,6 +35,8 @@ const REASON_REQUIRED: &str = "reason_required";
 
 /// The longest name of a group, in bytes.
 const GROUP_BYTES_MAX: usize = 128;
+/// The longest key or value of a label, in bytes, as the host takes them.
+const LABEL_BYTES_MAX: usize = 128;
 
 /// The settings.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -54,6 +59,8 @@ pub struct EntrySettings {
     schema_only: bool,
     reason: bool,
     approval_group: Option<String>,
+    approval_for: Option<String>,
+    labels: BTreeMap<String, String>,
     consent: bool,
 }
 
@@ -66,6 +73,8 @@ pub struct ProductionSettings {
     schema_only: bool,
     reason: bool,
     approval_group: Option<String>,
+    approval_for: Option<String>,
+    labels: BTreeMap<String, String>,
     consent: bool,
 }
 
@@ -75,6 +84,8 @@ struct TermsSettings {
     schema_only: bool,
     reason: bool,
     approval_group: Option<String>,
+    approval_for: Option<String>,
+    labels: BTreeMap<String, String>,
     consent: bool,
 }
 
@@ -101,7 +112,21 @@ struct Terms {
     schema_only: bool,
     reason: bool,
     approval_groups: BTreeSet<String>,
+    /// Those that only copies with rows need.
+    row_approval_groups: BTreeSet<String>,
+    labels: Vec<(String, String)>,
     consent: bool,
+}
+
+/// Which copies must be approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ApprovalFor {
+    All,
+    Rows,
+}
+
+impl ApprovalFor {
+    const WORDS: &[(Self, &str)] = &[(Self::All, "all"), (Self::Rows, "rows")];
 }
 
 impl Policy for ClonePolicy {
@@ -128,6 +153,8 @@ impl Policy for ClonePolicy {
                 schema_only: production.schema_only,
                 reason: production.reason,
                 approval_group: production.approval_group,
+                approval_for: production.approval_for,
+                labels: production.labels,
                 consent: production.consent,
             };
             let terms = Terms::read(terms, "production", &mut problems);
@@ -181,7 +208,7 @@ impl ClonePolicy {
             );
         };
         let terms = fitting.chain(production).fold(first.clone(), Terms::and);
-        terms.breach(source, &what).unwrap_or_else(|| terms.grant(&what))
+        terms.breach(source, &what).unwrap_or_else(|| terms.grant(source, &what))
     }
 
     /// Says what may be cloned, in a sentence: configured sources by name, and databases by where they are.
@@ -246,6 +273,8 @@ impl Entry {
             schema_only: entry.schema_only,
             reason: entry.reason,
             approval_group: entry.approval_group,
+            approval_for: entry.approval_for,
+            labels: entry.labels,
             consent: entry.consent,
         };
         Self { name, host, ports: entry.ports, database, user, terms: Terms::read(terms, path, problems) }
@@ -284,11 +313,34 @@ impl Terms {
             Some(word) => problems.word(&format!("{path}.tls"), word, Tls::WORDS).unwrap_or(Tls::VerifyFull),
             None => Tls::Disabled,
         };
+        if terms.approval_for.is_some() && terms.approval_group.is_none() {
+            problems.add(format!("{path}.approval_for"), "says nothing without an `approval_group` beside it");
+        }
+        let approval_for = match &terms.approval_for {
+            Some(word) => problems.word(&format!("{path}.approval_for"), word, ApprovalFor::WORDS),
+            None => None,
+        };
+        for (key, value) in &terms.labels {
+            let is_odd = |text: &str| text.len() > LABEL_BYTES_MAX || text.chars().any(char::is_control);
+            if key.is_empty() || is_odd(key) || is_odd(value) {
+                let message = format!(
+                    "a label has a key of 1 to {LABEL_BYTES_MAX} bytes and a value of as many at most, without control characters"
+                );
+                problems.add(format!("{path}.labels.{key}"), message);
+            }
+        }
+        let (mut approval_groups, mut row_approval_groups) = (BTreeSet::new(), BTreeSet::new());
+        match approval_for.unwrap_or(ApprovalFor::All) {
+            ApprovalFor::All => approval_groups.extend(terms.approval_group),
+            ApprovalFor::Rows => row_approval_groups.extend(terms.approval_group),
+        }
         Self {
             tls,
             schema_only: terms.schema_only,
             reason: terms.reason,
-            approval_groups: terms.approval_group.into_iter().collect(),
+            approval_groups,
+            row_approval_groups,
+            labels: terms.labels.into_iter().collect(),
             consent: terms.consent,
         }
     }
@@ -299,6 +351,12 @@ impl Terms {
         self.schema_only |= other.schema_only;
         self.reason |= other.reason;
         self.approval_groups.extend(other.approval_groups.iter().cloned());
+        self.row_approval_groups.extend(other.row_approval_groups.iter().cloned());
+        for label in &other.labels {
+            if !self.labels.contains(label) {
+                self.labels.push(label.clone());
+            }
+        }
         self.consent |= other.consent;
         self
     }
@@ -333,9 +391,15 @@ impl Terms {
         None
     }
 
-    fn grant(self, what: &str) -> Decision {
+    fn grant(self, source: &CloneSource, what: &str) -> Decision {
         let mut decision = Decision::pass();
-        decision.obligations.extend(self.approval_groups.into_iter().map(Obligation::Approval));
+        let mut groups = self.approval_groups;
+        if !source.schema_only {
+            groups.extend(self.row_approval_groups);
+            let labels = self.labels.into_iter().map(|(key, value)| Obligation::AddLabel(Label { key, value }));
+            decision.obligations.extend(labels);
+        }
+        decision.obligations.extend(groups.into_iter().map(Obligation::Approval));
         if self.consent {
             decision = decision.demand(Obligation::Consent(format!("May {what} be cloned into a new sandbox?")));
         }
@@ -363,8 +427,8 @@ mod tests {
 
     #[test]
     fn every_fault_is_reported() {
-        let settings = r#"{"allow":[{"database":"x"},{"name":"","ports":[],"tls":"on"}],
-            "production":{"approval_group":"","tls":"none"}}"#;
+        let settings = r#"{"allow":[{"database":"x"},{"name":"","ports":[],"tls":"on","approval_for":"rows"}],
+            "production":{"approval_group":"","approval_for":"some","labels":{"":"x"},"tls":"none"}}"#;
         let paths: Vec<_> = testing::problems::<ClonePolicy>(settings).into_iter().map(|(path, _)| path).collect();
         assert_eq!(
             paths,
@@ -373,8 +437,11 @@ mod tests {
                 "allow[1].ports",
                 "allow[1].name",
                 "allow[1].tls",
+                "allow[1].approval_for",
                 "production.approval_group",
-                "production.tls"
+                "production.tls",
+                "production.approval_for",
+                "production.labels."
             ]
         );
     }

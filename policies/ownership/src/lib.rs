@@ -7,13 +7,13 @@
 //! |---|---|---|
 //! | `admin_groups` | groups, by pattern, whose members may touch every sandbox | nobody |
 //! | `admins_get_credentials` | whether they are given raw credentials of others' sandboxes too | `false` |
-//! | `grants` | list of `groups` (patterns), `owners` (patterns) and `impacts`: members of the groups may touch the sandboxes of those owners so far; `discloses` means raw credentials | none |
+//! | `grants` | list of `groups` (patterns), `owners` (patterns) and `impacts`: members of the groups may touch the sandboxes of those owners so far; `discloses` means raw credentials; `reads` lets them run SQL and explain it as the read-only role | none |
 //! | `group_owners` | patterns of group owners a principal may name; `{owner}` stands for the principal's owner, `{group}` for any of its groups | every name |
 //! | `credentials` | raw credentials that an owner is given of its own sandboxes: `owner`, `read-only` or `none` | `owner` |
 
 use pgsandbox_policy::{
-    Bucket, CredentialAccess, Decision, Description, Impact, Pattern, Patterns, Phase, Policy, Principal, Problem,
-    Problems, Request, Sandbox,
+    Bucket, CredentialAccess, Decision, Description, Impact, Obligation, Pattern, Patterns, Phase, Policy, Principal,
+    Problem, Problems, Request, Sandbox,
 };
 
 /// Operations that are about one existing sandbox, always.
@@ -63,6 +63,10 @@ const ABOUT_WHOLE: [&str; 25] = [
 /// Operations that others answer for: that the sandbox is the caller's is not all there is to ask.
 const CONCERNS: [&str; 5] =
     ["clone_database", "prepare_for_repo", "run_repo_command", "seed_database", "validate_schema_change"];
+
+/// Operations that write unless they are made to read only.
+const RUN_SQL: &str = "run_sql";
+const EXPLAIN_QUERY: &str = "explain_query";
 
 const NOT_FOUND: &str = "not_found";
 const ACCESS_NOT_ALLOWED: &str = "access_not_allowed";
@@ -163,6 +167,7 @@ impl Policy for Ownership {
         match refusal {
             Some(refusal) => refusal,
             None if CONCERNS.contains(&request.operation.as_str()) => Decision::abstain(),
+            None if self.only_reads(request) => Decision::pass().demand(Obligation::ReadOnly),
             None => Decision::pass(),
         }
     }
@@ -213,13 +218,8 @@ impl Ownership {
                 "credentials of another owner's sandbox refused to an administrator",
             ));
         }
-        let granted: Vec<Impact> = self
-            .grants
-            .iter()
-            .filter(|grant| grant.owners.matches(&sandbox.owner) && in_any(&grant.groups, principal))
-            .flat_map(|grant| grant.impacts.iter().copied())
-            .collect();
-        if granted.contains(&impact) {
+        let granted = self.granted(principal, sandbox);
+        if granted.contains(&impact) || (granted.contains(&Impact::Reads) && may_only_read(request)) {
             return None;
         }
         if granted.is_empty() {
@@ -228,11 +228,34 @@ impl Ownership {
         let words: Vec<_> =
             Impact::WORDS.iter().filter(|(i, _)| granted.contains(i)).map(|(_, word)| format!("`{word}`")).collect();
         let words = words.join(", ");
+        let instead = match granted.contains(&Impact::Reads) && request.operation == RUN_SQL {
+            true => "; set `readonly` to true",
+            false => "",
+        };
         Some(Decision::deny(
             ACCESS_NOT_ALLOWED,
-            format!("the sandbox is another owner's; what you may do with it is {words}, not `{}`", impact.as_str()),
+            format!(
+                "the sandbox is another owner's; what you may do with it is {words}, not `{}`{instead}",
+                impact.as_str()
+            ),
             format!("`{}` on another owner's sandbox refused; granted is {words}", impact.as_str()),
         ))
+    }
+
+    fn granted(&self, principal: &Principal, sandbox: &Sandbox) -> Vec<Impact> {
+        let grants = self.grants.iter();
+        let fitting = grants.filter(|grant| grant.owners.matches(&sandbox.owner) && in_any(&grant.groups, principal));
+        fitting.flat_map(|grant| grant.impacts.iter().copied()).collect()
+    }
+
+    /// Returns whether a call that was let through is granted for its reading alone.
+    fn only_reads(&self, request: &Request) -> bool {
+        let Some(sandbox) = &request.sandbox else { return false };
+        let principal = &request.principal;
+        sandbox.owner != principal.owner
+            && !in_any(&self.admin_groups, principal)
+            && may_only_read(request)
+            && !self.granted(principal, sandbox).contains(&request.impact)
     }
 
     /// A sandbox keeps the group owner it was made with, even where that name may no longer be given.
@@ -284,6 +307,11 @@ fn impact_on(request: &Request) -> Impact {
         return Impact::Discloses;
     }
     if request.impact == Impact::Discloses { Impact::Reads } else { request.impact }
+}
+
+/// Returns whether the host can make the call one that only reads, and the caller wants no other.
+fn may_only_read(request: &Request) -> bool {
+    request.operation == EXPLAIN_QUERY || (request.operation == RUN_SQL && request.requested.read_only)
 }
 
 fn in_any(groups: &Patterns, principal: &Principal) -> bool {

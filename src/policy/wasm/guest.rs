@@ -8,8 +8,8 @@ use wasmtime::Store;
 use wasmtime::component::Component;
 
 use crate::model::{
-    Bucket, Code, Context, Impact, Phase, PolicyDecision, PolicyFault, Principal, RequestId, Requested, Timestamp,
-    Transport, fault,
+    Bucket, Code, Context, Identity, Impact, Phase, PolicyDecision, PolicyFault, Principal, RequestId, Requested,
+    Timestamp, Transport, fault,
 };
 use crate::policy::{
     COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, Evaluator, Limits, Loaded, Request, Spec,
@@ -147,6 +147,7 @@ impl Guest {
                 groups: Vec::new(),
                 transport: Transport::Internal,
                 client: String::new(),
+                identity: Identity::Certain,
             },
             group_owner: None,
             now: Timestamp::from_unix_ms(1_800_000_000_000),

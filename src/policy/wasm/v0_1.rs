@@ -394,7 +394,7 @@ fn scope(scope: wit::Scope) -> Scope {
 
 #[cfg(test)]
 mod tests {
-    use crate::model::{Fingerprint, RequestId, SandboxId, Timestamp};
+    use crate::model::{Fingerprint, Identity, RequestId, SandboxId, Timestamp};
 
     use super::*;
 
@@ -450,6 +450,7 @@ mod tests {
                 groups: vec!["a".into(), "b".into()],
                 transport: Transport::Http,
                 client: "agent".into(),
+                identity: Identity::Certain,
             },
             group_owner: Some("beneath".into()),
             now: Timestamp::from_unix_ms(10_000),

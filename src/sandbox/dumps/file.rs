@@ -4,6 +4,7 @@
 //! manifest is written last and read first, and is never larger than what lies before. A file may come from anywhere:
 //! nothing in it is believed but what was compared, and whoever edits both can only change what is restored, not as whom.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -44,6 +45,9 @@ pub struct Manifest {
     pub created_by: Option<String>,
     /// What it is for, by its maker's word.
     pub notes: Option<String>,
+    /// The labels of the data, which whatever is made of it bears; left out where there are none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// When it was exported, in milliseconds since 1970.
     pub exported_at_ms: i64,
     /// The server's version, as it says itself.
@@ -205,6 +209,8 @@ impl Manifest {
         let by = self.created_by.as_deref().unwrap_or_default();
         field("createdBy", by.len() <= NAME_BYTES_MAX && !by.contains('\0'))?;
         field("notes", bounds::check_notes(self.notes.as_deref()).is_ok())?;
+        let labels: Vec<_> = self.labels.clone().into_iter().collect();
+        field("labels", bounds::check_labels(&labels).is_ok())?;
         field("postgresVersion", word(&self.postgres_version))?;
         field("postgresMajor", (1..=MAJOR_MAX).contains(&self.postgres_major))?;
         field("dumpToolVersion", word(&self.dump_tool_version))?;

@@ -12,6 +12,7 @@ fn manifest(dump: &[u8]) -> Manifest {
         postgres_major: 15,
         dump_tool_version: "15.14".into(),
         encoding: "UTF8".into(),
+        labels: BTreeMap::from([("data".into(), "production".into())]),
         schema_digest: sum.clone(),
         shape_digest: sum.clone(),
         dump_bytes: dump.len() as u64,
@@ -86,6 +87,8 @@ fn a_manifest_with_a_checksum_that_fits_is_still_only_what_is_written() {
     check("templateName", 7.into());
     check("notes", "x".repeat(5000).into());
     check("createdBy", "x".repeat(NAME_BYTES_MAX + 1).into());
+    check("labels", serde_json::json!({"": "x"}));
+    check("labels", serde_json::json!([["a", "b"]]));
     check("postgresMajor", 0.into());
     check("postgresMajor", (MAJOR_MAX + 1).into());
     check("postgresVersion", "x".repeat(WORD_BYTES_MAX + 1).into());

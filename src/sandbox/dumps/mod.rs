@@ -134,8 +134,7 @@ impl Core {
             // Never ready, so the name stays the template's.
             let asked = TemplateRequest { name: template.name.clone(), replace: true, ..TemplateRequest::default() };
             let bytes = template.sandbox.bytes.unwrap_or_default();
-            let reservation =
-                template_reservation(&profile, &grant, Some(&template.sandbox), &beginning, &asked, Vec::new());
+            let reservation = template_reservation(&profile, &grant, &beginning, &asked, Vec::new());
             let _running = core.enter(reservation.plan);
             let reserved = profile.store.reserve_template(&reservation, true, bytes, LIMITS).await;
             let (row, held) = match reserved {
@@ -227,9 +226,10 @@ impl Core {
         let examined = self.examined(profile, grant, &request, file, &manifest, within, cancel).await;
         let (job, planned) = course.refusing(examined)?;
         let contents = Contents::Restore(Arc::clone(&job));
-        let beginning = Beginning { contents, origin: Origin::Clone, source: None };
+        let labels = manifest.labels.clone().into_iter().collect();
+        let beginning = Beginning { contents, origin: Origin::Clone, source: None, labels };
         let asked = noted(&request.template, &manifest);
-        let reservation = template_reservation(profile, grant, None, &beginning, &asked, planned);
+        let reservation = template_reservation(profile, grant, &beginning, &asked, planned);
         let owner = &grant.principal.owner;
         let replaced = profile.store.template(owner, &asked.name).await?;
         let _running = self.enter(reservation.plan);
@@ -335,9 +335,10 @@ impl Core {
         let OpenDump { file, manifest } = self.on_dumps(grant, move |shelf| shelf.open(&name)).await?;
         let (progress, cancel): (Arc<dyn Progress>, _) = (Arc::new(crate::model::Silent), CancellationToken::new());
         let (job, planned) = self.examined(&profile, grant, request, file, &manifest, progress, &cancel).await?;
-        let beginning = Beginning { contents: Contents::Restore(job), origin: Origin::Clone, source: None };
+        let labels = manifest.labels.clone().into_iter().collect();
+        let beginning = Beginning { contents: Contents::Restore(job), origin: Origin::Clone, source: None, labels };
         let asked = noted(&request.template, &manifest);
-        let reservation = template_reservation(&profile, grant, None, &beginning, &asked, planned);
+        let reservation = template_reservation(&profile, grant, &beginning, &asked, planned);
         let bytes = manifest.database_bytes;
         profile.store.rehearse_template(&reservation, asked.replace, bytes, LIMITS).await.map_err(Failure::from)
     }
@@ -441,6 +442,7 @@ fn manifest(template: &Template, dumped: &Dumped, exported_at_ms: i64) -> Manife
         template_name: template.name.clone(),
         created_by: template.created_by.clone(),
         notes: template.notes.clone(),
+        labels: template.sandbox.labels.iter().cloned().collect(),
         exported_at_ms,
         postgres_version: dumped.server_version.clone(),
         postgres_major: dumped.server_major,

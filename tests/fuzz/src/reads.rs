@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use pgsandbox::config::policies::defaults;
 use pgsandbox::model::{
-    Context, Impact, Origin, Phase, Principal, RequestId, Requested, SandboxFacts, SandboxId, ServerFacts,
+    Context, Identity, Impact, Origin, Phase, Principal, RequestId, Requested, SandboxFacts, SandboxId, ServerFacts,
     StatementClass, Timestamp, Traits, Transport,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
@@ -176,6 +176,7 @@ fn context() -> Context {
             groups: Vec::new(),
             transport: Transport::Stdio,
             client: "reads".into(),
+            identity: Identity::Certain,
         },
         group_owner: None,
         now,

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use pgsandbox::model::{
-    Bucket, Context, Impact, Mode, Obligation, Phase, PolicyDecision, Principal, RequestId, Requested, Scope,
+    Bucket, Context, Identity, Impact, Mode, Obligation, Phase, PolicyDecision, Principal, RequestId, Requested, Scope,
     Timestamp, Transport, Verdict,
 };
 use pgsandbox::policy::{Component, Limits, Problem, Spec};
@@ -29,6 +29,7 @@ pub(crate) fn context() -> Context {
             groups: vec!["dev".into()],
             transport: Transport::Stdio,
             client: "test".into(),
+            identity: Identity::Certain,
         },
         group_owner: None,
         now: Timestamp::from_unix_ms(1_800_000_000_000),

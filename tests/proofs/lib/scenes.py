@@ -410,7 +410,7 @@ class Other:
     def __init__(self, ground, url):
         if Other.home is None:
             Other.home = Path(tempfile.mkdtemp(prefix="pgsandbox-other."))
-            Other.home.chmod(0o777)
+            Other.home.chmod(0o1777)
             atexit.register(shutil.rmtree, Other.home, ignore_errors=True)
             shutil.copy(ground.home.program, Other.home / "pgsandbox")
         self.ground, keys = ground, Other.home / "keys"

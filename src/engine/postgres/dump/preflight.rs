@@ -417,7 +417,8 @@ async fn choose_extensions(
     let allowed = &job.options.allowed_extensions;
     if let Some(name) = names.iter().find(|name| !allowed.contains(name)) {
         let name = name.escape_default();
-        let text = format!("{} has the extension `{name}`, which is not allowed on profile `{profile}`", job.shown);
+        let text =
+            format!("{} has the extension `{name}`, which profile `{profile}` or a policy does not allow", job.shown);
         return Err(without(Failure::new(Code::ExtensionNotAllowed, text)));
     }
     plan.by_admin = planned.by_admin.iter().map(|extension| extension.name().to_owned()).collect();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgsandbox::audit::{Audit as Log, AuditSettings, Beside, Closing, Filter, Opening, Outcome, Sync, tail, verify};
-use pgsandbox::model::{Code, Failure, Principal, RequestId, Timestamp, TraceIds, Transport};
+use pgsandbox::model::{Code, Failure, Identity, Principal, RequestId, Timestamp, TraceIds, Transport};
 use tempfile::TempDir;
 
 use crate::driver::{Checked, Target};
@@ -67,6 +67,7 @@ fn write(settings: &AuditSettings) {
         groups: vec!["dev".into()],
         transport: Transport::Stdio,
         client: "editor".into(),
+        identity: Identity::Certain,
     };
     let now = Timestamp::from_unix_ms(1_800_000_000_000);
     let failure = Failure::new(Code::InvalidArguments, "a thing that was not there".to_owned());
