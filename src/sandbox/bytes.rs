@@ -11,17 +11,16 @@ use futures_util::StreamExt as _;
 
 use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
+use super::room::refuse_without_room;
 use super::upkeep::Steward;
 use super::{Core, Profile, Sandbox, not_found};
 use crate::admission::{Grant, SystemReason};
-use crate::engine::{DISK_FULL_HINT, EngineError};
+use crate::engine::EngineError;
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope, fault};
 use crate::store::{After, ByteLimits, DueLogin, Find, LoginTurn};
 
 /// The longest that changing a login may take; the server ends a metadata transaction that idles for a minute.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(45);
-/// Where less than so much of the sandboxes' disk is free, nothing is written to it but what frees some.
-const DISK_BYTES_MIN: u64 = 64 << 20;
 /// When a caller may come back whose login is just being changed by somebody else.
 const RETRY_AFTER_MS: u64 = 1_000;
 
@@ -191,16 +190,6 @@ impl Core {
         tracing::info!(sandbox = %sandbox.id, allowed, "login changed for the bytes that are held");
         Ok(())
     }
-}
-
-/// Refuses what would fill the disk of the sandboxes, as long as it is nearly full.
-pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
-    let Some(left) = profile.engine.disk_left().filter(|left| *left < DISK_BYTES_MIN) else { return Ok(()) };
-    let text = format!(
-        "{left} bytes are free on the disk of profile `{}`'s sandboxes: nothing is written below {DISK_BYTES_MIN}",
-        profile.name()
-    );
-    Err(Failure::new(Code::DiskFull, text).hint(DISK_FULL_HINT))
 }
 
 async fn refuse_over_any(profile: &Profile, sandbox: &Sandbox, limits: ByteLimits) -> Result<(), Failure> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::bytes::refuse_without_room;
 use super::core::{OWNER_FIELD, READONLY_FIELD, bare_spec, removal_spec, require};
 use super::request::CheckedRequest;
+use super::room::refuse_without_room;
 use super::work::{Work, first_stage};
 use super::{Core, CreateRequest, Profile, Sandbox, quota_limits};
 use crate::admission::{Grant, Permit};

@@ -27,6 +27,7 @@ mod profile;
 mod remove;
 mod request;
 mod reset;
+mod room;
 pub mod schema;
 mod sources;
 mod templates;

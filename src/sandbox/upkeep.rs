@@ -17,7 +17,7 @@ use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::twins::Twins;
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
-use crate::engine::{Found, STARVED, Standing};
+use crate::engine::{Found, Standing};
 use crate::model::{
     Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, SandboxKind, Timestamp, Transport, fault,
     settled_role,
@@ -206,19 +206,6 @@ impl Core {
             upkept.push(UpkeptProfile { profile: profile.name().to_owned(), outcome });
         }
         upkept
-    }
-
-    /// Makes room on managed servers after a failure that says that one had none left for anybody.
-    pub async fn relieve_after(&self, failure: &Failure) {
-        let sqlstate = failure.detail.as_ref().and_then(|detail| detail.sqlstate.as_deref());
-        if sqlstate != Some(STARVED) {
-            return;
-        }
-        for profile in self.profiles().iter().filter(|profile| profile.managed()) {
-            if profile.is_open().await {
-                profile.engine.relieve().await;
-            }
-        }
     }
 
     /// Works off plans that are due and that nobody works on, of those that are meant. Returns those that failed.

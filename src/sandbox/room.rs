@@ -1,0 +1,35 @@
+//! What a server has left for all of its sandboxes: disk, and memory that its sessions share.
+//!
+//! What one of them could use up for everybody is refused, or freed, before the server stops for everybody.
+
+use super::{Core, Profile};
+use crate::engine::{DISK_FULL_HINT, STARVED};
+use crate::model::{Code, Failure};
+
+/// Where less than so much of the sandboxes' disk is free, nothing is written to it but what frees some.
+const DISK_BYTES_MIN: u64 = 64 << 20;
+
+/// Refuses what would fill the disk of the sandboxes, as long as it is nearly full.
+pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
+    let Some(left) = profile.engine.disk_left().filter(|left| *left < DISK_BYTES_MIN) else { return Ok(()) };
+    let text = format!(
+        "{left} bytes are free on the disk of profile `{}`'s sandboxes: nothing is written below {DISK_BYTES_MIN}",
+        profile.name()
+    );
+    Err(Failure::new(Code::DiskFull, text).hint(DISK_FULL_HINT))
+}
+
+impl Core {
+    /// Makes room on managed servers after a failure that says that one had none left for anybody.
+    pub async fn relieve_after(&self, failure: &Failure) {
+        let sqlstate = failure.detail.as_ref().and_then(|detail| detail.sqlstate.as_deref());
+        if sqlstate != Some(STARVED) {
+            return;
+        }
+        for profile in self.profiles().iter().filter(|profile| profile.managed()) {
+            if profile.is_open().await {
+                profile.engine.relieve().await;
+            }
+        }
+    }
+}
