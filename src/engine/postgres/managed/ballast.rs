@@ -19,7 +19,7 @@ const BESIDE_BYTES: u64 = 192 << 20;
 /// Its name, among the server's data, as it has to be on the same disk.
 const NAME: &str = "pgsandbox.ballast";
 /// What is written at once where the system cannot set blocks aside.
-const CHUNK: [u8; 1 << 16] = [0x5a; 1 << 16];
+const CHUNK: usize = 1 << 16;
 
 /// Sees that it is there, if the disk has room for it. Nothing depends on it before the day it is needed.
 pub(super) fn keep(paths: &Paths) {
@@ -63,8 +63,9 @@ fn make(data: &Path, path: &Path) -> io::Result<()> {
 }
 
 fn write(mut file: File) -> io::Result<()> {
-    for _ in 0..BYTES / CHUNK.len() as u64 {
-        file.write_all(&CHUNK)?;
+    let chunk = vec![0x5a; CHUNK];
+    for _ in 0..BYTES / CHUNK as u64 {
+        file.write_all(&chunk)?;
     }
     file.sync_all()
 }
