@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 
-use self::health::{AuditHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
+use self::health::{AuditHealth, ClustersHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Beside, Closing, Opening, Outcome};
@@ -36,7 +36,7 @@ use crate::mcp::{Handler, RowsIn, serve_stdio};
 use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fault};
 use crate::operation::Toolset;
 use crate::policy::PolicyInfo;
-use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UpkeepAudit};
+use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UpkeepAudit, UpkeptProfile};
 use crate::secret::{KeyRing, KeySource, PasswordSource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
@@ -230,6 +230,7 @@ impl App {
             audit: audit.clone(),
             health: vec![
                 Arc::new(ProgramHealth::new(home.clone())),
+                Arc::new(ClustersHealth::new(cluster::besides(&servers, &config))),
                 Arc::new(PoliciesHealth::new(policies.watch())),
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
@@ -277,6 +278,13 @@ impl App {
     /// Fails if the key cannot be made, or a profile cannot be reached; then it may be called again.
     pub async fn rotate_keys(&self) -> Result<u64, Failure> {
         self.on_own_account(SystemReason::KeyRotation, async |permit| self.core.rotate_keys(&permit).await).await
+    }
+
+    /// Removes whatever is past its time, whoever's it is, on every profile whose server runs, as a program does that stays.
+    /// Each removal is audited by itself.
+    pub async fn upkeep_once(&self) -> Vec<UpkeptProfile> {
+        let audit: Arc<dyn UpkeepAudit> = Arc::new(AuditedUpkeep::new(self.audit.clone()));
+        self.core.upkeep_once(&self.authority, &audit).await
     }
 
     /// Copies an exported template of the caller's to a file that is not there yet.
@@ -385,7 +393,8 @@ fn postgres_settings(profile: &ProfileConfig, config: &Config, home: &Path) -> R
     let mut major = None;
     let source = match &profile.source {
         Source::Managed { postgres_version, bin_dirs } => {
-            let mut managed = ManagedSettings::new(home.join("postgres"));
+            let mut managed = ManagedSettings::new(cluster_dir(home));
+            managed.mark = Some(config.home.marker());
             managed.major = *postgres_version;
             managed.binaries = binaries(bin_dirs);
             ServerSource::Managed(managed)

@@ -15,6 +15,9 @@ fn main() -> ExitCode {
     }
     match cli::parse(&arguments, io::stdin().is_terminal()) {
         Ok(cli::Command::Mcp { toolsets, rows_in }) => {
+            if io::stdin().is_terminal() {
+                cli::tell_of_waiting();
+            }
             app::main(app::Lifetime::Server, |app| async move { Box::pin(app.serve_stdio(&toolsets, &rows_in)).await })
                 .unwrap_or_else(|refusal| cli::refused(&refusal, cli::Format::Text, None))
         }

@@ -137,7 +137,7 @@ impl Service {
         }
         trail.record(&outcome);
         let closed = self.audit.close(ticket, trail.closing(&outcome));
-        trail.reply(outcome, closed)
+        trail.reply(outcome, closed, request.principal.transport)
     }
 
     async fn attempt(self: &Arc<Self>, request: &Request, trail: &Trail) -> Result<Done<Value>, Failure> {

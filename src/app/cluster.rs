@@ -1,15 +1,24 @@
 //! What an operator does with the managed cluster, on the program's own account.
 
-use super::App;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::{App, binaries, cluster_dir};
 use crate::admission::SystemReason;
-use crate::engine::postgres::{ClusterStatus, Installation, ManagedCluster, discover, install};
+use crate::config::Config;
+use crate::engine::postgres::{
+    BinarySettings, ClusterStatus, Installation, ManagedCluster, ManagedSettings, PostgresServer, clusters_in,
+    discover, install,
+};
 use crate::model::{Code, Failure, Progress};
 
 /// A managed cluster as a person sees it.
 #[derive(Clone, Debug)]
 pub struct ClusterSeen {
-    /// The profile it belongs to.
-    pub profile: String,
+    /// The profile it belongs to; `None` where no profile of this configuration leads to it.
+    pub profile: Option<String>,
+    /// Its major version, where it is known.
+    pub major: Option<u16>,
     /// Whether it runs now.
     pub running: bool,
     /// Where it runs, or how it stands, in words.
@@ -33,7 +42,12 @@ impl App {
             for (done, (profile, cluster)) in (0u32..).zip(&clusters) {
                 progress.report(done, count, "starting the managed cluster");
                 let status = cluster.start().await?;
-                seen.push(ClusterSeen { profile: (*profile).to_owned(), running: true, summary: described(&status) });
+                seen.push(ClusterSeen {
+                    profile: Some((*profile).to_owned()),
+                    major: status.major,
+                    running: true,
+                    summary: described(&status),
+                });
             }
             progress.report(count, count, "the managed cluster runs");
             Ok(seen)
@@ -41,42 +55,55 @@ impl App {
         .await
     }
 
-    /// Stops the clusters of the profile, or of all.
+    /// Stops the clusters of the profile, or all of the state directory. Returns those that are stopped, and what kept another
+    /// from it: one that does not go down holds up none of the others.
     ///
     /// # Errors
-    /// Fails if no such profile is managed, or a server does not go down.
-    pub async fn stop_clusters(&self, profile: Option<&str>) -> Result<Vec<ClusterSeen>, Failure> {
-        let clusters = self.clusters(profile)?;
-        self.on_own_account(SystemReason::LocalCluster, async |_permit| {
-            let mut seen = Vec::new();
-            let mut failed = Ok(());
-            for (profile, cluster) in clusters {
-                // One that does not go down holds up none of the others.
-                match cluster.stop().await {
-                    Ok(ran) => seen.push(ClusterSeen {
-                        profile: profile.to_owned(),
+    /// Fails if no such profile is managed and no cluster is there.
+    pub async fn stop_clusters(
+        &self,
+        profile: Option<&str>,
+    ) -> Result<(Vec<ClusterSeen>, Result<(), Failure>), Failure> {
+        let others = self.besides(profile);
+        let clusters = self.all_clusters(profile, &others)?;
+        let mut seen = Vec::new();
+        let outcome = self
+            .on_own_account(SystemReason::LocalCluster, async |_permit| {
+                let mut failed = Ok(());
+                for (profile, cluster) in clusters {
+                    let stopped = match cluster.stop().await {
+                        Ok(true) => "stopped",
+                        Ok(false) => "was not running",
+                        Err(error) => {
+                            failed = failed.and(Err(error.into()));
+                            continue;
+                        }
+                    };
+                    seen.push(ClusterSeen {
+                        profile: profile.map(str::to_owned),
+                        major: cluster.known_major(),
                         running: false,
-                        summary: if ran { "stopped" } else { "was not running" }.to_owned(),
-                    }),
-                    Err(error) => failed = failed.and(Err(error)),
+                        summary: stopped.to_owned(),
+                    });
                 }
-            }
-            failed?;
-            Ok(seen)
-        })
-        .await
+                failed
+            })
+            .await;
+        Ok((seen, outcome))
     }
 
-    /// Says which clusters run, and where. Looks; starts nothing.
+    /// Says which clusters run, and where: those of the profile, or all of the state directory. Looks; starts nothing.
     ///
     /// # Errors
-    /// Fails if no such profile is managed, or the state directory is somebody else's.
+    /// Fails if no such profile is managed and no cluster is there, or the state directory is somebody else's.
     pub async fn clusters_seen(&self, profile: Option<&str>) -> Result<Vec<ClusterSeen>, Failure> {
         let mut seen = Vec::new();
-        for (profile, cluster) in self.clusters(profile)? {
+        let others = self.besides(profile);
+        for (profile, cluster) in self.all_clusters(profile, &others)? {
             let status = cluster.status().await?;
             let summary = if status.running { described(&status) } else { "not running".to_owned() };
-            seen.push(ClusterSeen { profile: profile.to_owned(), running: status.running, summary });
+            let profile = profile.map(str::to_owned);
+            seen.push(ClusterSeen { profile, major: status.major, running: status.running, summary });
         }
         Ok(seen)
     }
@@ -113,6 +140,25 @@ impl App {
         .await
     }
 
+    /// Returns the clusters that no profile leads to, unless one profile's alone are meant.
+    fn besides(&self, profile: Option<&str>) -> Vec<ManagedCluster> {
+        if profile.is_some() { Vec::new() } else { besides(&self.servers, &self.config).clusters() }
+    }
+
+    /// Returns the managed clusters with their profiles' names, and those that have none; at least one.
+    fn all_clusters<'a>(
+        &'a self,
+        profile: Option<&str>,
+        others: &'a [ManagedCluster],
+    ) -> Result<Vec<(Option<&'a str>, &'a ManagedCluster)>, Failure> {
+        let others = others.iter().map(|cluster| (None, cluster));
+        match self.clusters(profile) {
+            Ok(named) => Ok(named.into_iter().map(|(name, cluster)| (Some(name), cluster)).chain(others).collect()),
+            Err(error) if others.len() == 0 => Err(error),
+            Err(_) => Ok(others.collect()),
+        }
+    }
+
     /// Returns the managed clusters with their profiles' names, at least one.
     fn clusters(&self, profile: Option<&str>) -> Result<Vec<(&str, &ManagedCluster)>, Failure> {
         let names = self.config.profiles.iter().map(|profile| profile.name.as_str());
@@ -137,6 +183,33 @@ impl App {
         let is_default = |(name, _): &&(&str, &ManagedCluster)| *name == self.config.default_profile;
         let chosen = clusters.iter().find(is_default).or_else(|| clusters.first());
         chosen.copied().ok_or_else(none_managed)
+    }
+}
+
+/// The clusters of a state directory that no profile leads to: made for another configuration.
+pub(super) struct Besides {
+    home: PathBuf,
+    binaries: BinarySettings,
+    servers: Vec<Arc<PostgresServer>>,
+}
+
+/// Returns what looks for the clusters that none of `servers` is.
+pub(super) fn besides(servers: &[Arc<PostgresServer>], config: &Config) -> Besides {
+    let home = cluster_dir(config.home.path());
+    Besides { home, binaries: binaries(&config.bin_dirs), servers: servers.to_vec() }
+}
+
+impl Besides {
+    /// Returns those that are there now.
+    pub(super) fn clusters(&self) -> Vec<ManagedCluster> {
+        let known: Vec<u16> = self.servers.iter().filter_map(|server| server.managed()?.known_major()).collect();
+        let majors = clusters_in(&self.home).into_iter().filter(|major| !known.contains(major));
+        let settings = majors.map(|major| ManagedSettings {
+            major: Some(major),
+            binaries: self.binaries.clone(),
+            ..ManagedSettings::new(&self.home)
+        });
+        settings.map(ManagedCluster::new).collect()
     }
 }
 

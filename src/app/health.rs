@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+use super::cluster::Besides;
 use crate::audit;
 use crate::command::Commands;
 use crate::identity::own_identity;
@@ -85,6 +86,37 @@ impl Health for CommandsHealth {
             ),
         };
         vec![check("commands.confined", status, detail, remedy)]
+    }
+}
+
+/// Which clusters of the state directory no profile leads to.
+pub(super) struct ClustersHealth(Besides);
+
+impl ClustersHealth {
+    pub(super) fn new(besides: Besides) -> Self {
+        Self(besides)
+    }
+}
+
+#[async_trait]
+impl Health for ClustersHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let mut checks = Vec::new();
+        for cluster in self.0.clusters() {
+            let Ok(status) = cluster.status().await else { continue };
+            let major = status.major.map(|major| format!(" {major}")).unwrap_or_default();
+            let (stands, stop) = if status.running {
+                ("runs, and no", "`pgsandbox local stop` stops it as well")
+            } else {
+                ("is stopped, and no", "`pgsandbox local status` shows every cluster")
+            };
+            let detail = format!("the cluster of Postgres{major} in the state directory {stands} profile leads to it");
+            let remedy = format!(
+                "name the configuration with its profile by `PGSANDBOX_CONFIG`, or set `PGSANDBOX_POSTGRES_VERSION`; {stop}"
+            );
+            checks.push(check("postgres.clusters", CheckStatus::Warn, detail, Some(&remedy)));
+        }
+        checks
     }
 }
 

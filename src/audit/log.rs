@@ -70,6 +70,8 @@ struct State {
     rotate_at: u64,
     checkpointed_lines: u64,
     checkpointed_at: Instant,
+    /// Whether the directory above the log's was there: where it was removed since, it is not made anew.
+    is_above_there: bool,
 }
 
 /// What is known before the work.
@@ -175,6 +177,7 @@ impl Audit {
     /// state its disk is in. Each opening tries anew.
     pub fn deferred(settings: AuditSettings) -> Arc<Self> {
         let state = State {
+            is_above_there: is_above_there(&settings),
             segment: None,
             previous: None,
             open: BTreeSet::new(),
@@ -341,6 +344,9 @@ impl State {
 
     /// Begins a segment, then seals the one before: what was open there is carried over.
     fn change_segment(&mut self, settings: &AuditSettings) -> io::Result<()> {
+        if self.is_above_there && !is_above_there(settings) {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the directory above it was removed"));
+        }
         private_dir(&settings.dir)?;
         let next = Segment::begin(&settings.dir, self.previous.as_deref(), &self.open)?;
         self.previous = Some(next.file.name());
@@ -413,6 +419,10 @@ impl Syncer {
     }
 }
 
+fn is_above_there(settings: &AuditSettings) -> bool {
+    settings.dir.parent().is_some_and(std::path::Path::is_dir)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -453,6 +463,20 @@ mod tests {
                 outcome,
             },
         )
+    }
+
+    #[test]
+    fn in_a_directory_that_was_removed_since_no_log_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        let settings = AuditSettings { dir: state.join("audit"), sync: Sync::Always, rotate_bytes: 1 << 20 };
+        let audit = Audit::deferred(settings);
+        std::fs::remove_dir(&state).unwrap();
+        assert!(matches!(open(&audit), Err(AuditError::Unavailable { .. })));
+        assert!(!state.exists());
+        std::fs::create_dir(&state).unwrap();
+        close(&audit, open(&audit).unwrap()).unwrap();
     }
 
     fn fail_writes(audit: &Audit, times: u32) {

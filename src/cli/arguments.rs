@@ -9,6 +9,10 @@ use crate::operation::{Entry, OPERATIONS, Toolset};
 
 /// The name of the argument that takes a whole input as JSON.
 pub(super) const INPUT: &str = "input";
+/// The name of the argument by which an operator cleans up for everybody.
+pub(super) const EVERYONES: &str = "everyones";
+/// The name of the argument that says where the SQL is.
+pub(super) const SQL_FILE: &str = "sql-file";
 /// The name of the field that is a path of this machine.
 const REPO_PATH: &str = "repoPath";
 
@@ -21,7 +25,7 @@ pub(super) fn command() -> Command {
         .long("format")
         .global(true)
         .value_parser(["json", "text"])
-        .help("How results are printed; default: text on a terminal, else json; `local`, `audit`, `policy`, `keys` and `exported` print text unless asked")];
+        .help("How results are printed; default: what operations say is text on a terminal, else json; commands beside them print text unless asked")];
     Command::new(env!("CARGO_PKG_NAME"))
         .version(env!("CARGO_PKG_VERSION"))
         .about("Disposable PostgreSQL sandboxes for coding agents, behind a policy gate")
@@ -31,7 +35,8 @@ pub(super) fn command() -> Command {
         .subcommand(
             Command::new("quickstart")
                 .about("Sets up a managed cluster and plays the main job once, from creation to deletion")
-                .arg(flag("yes", "Install what is missing without asking")),
+                .arg(flag("yes", "Install what is missing without asking"))
+                .arg(without_format()),
         )
         .subcommand(super::setup::setup_command())
         .subcommand(super::setup::uninstall_command())
@@ -47,7 +52,8 @@ pub(super) fn command() -> Command {
                         .required(true)
                         .value_parser(["bash", "zsh", "fish"])
                         .help("bash, zsh or fish"),
-                ),
+                )
+                .arg(without_format()),
         )
         .subcommand(local())
         .subcommand(
@@ -74,14 +80,33 @@ pub(super) fn command() -> Command {
         .subcommands(OPERATIONS.iter().filter(|entry| entry.is_tool()).map(operation))
         .subcommand(
             // The name of the command in the contract; the operation's own name works, too.
-            operation_as("cleanup", find("cleanup_expired")),
+            cleanup(find("cleanup_expired")),
         )
+}
+
+/// Returns whether a command prints text wherever its output goes, unless JSON is asked for: what people call and no operation
+/// is.
+pub(super) fn prints_text(command: &str) -> bool {
+    let operations = || OPERATIONS.iter().filter(|entry| entry.is_tool());
+    !matches!(command, "tool" | "cleanup") && operations().all(|entry| entry.spec.command() != command)
+}
+
+/// Returns an argument that takes the place of the common one where a format means nothing.
+fn without_format() -> Arg {
+    Arg::new("format").long("format").value_parser(["json", "text"]).hide(true)
 }
 
 /// Returns the grammar by which shells complete: there the words that an operation takes are known. Elsewhere the operation
 /// refuses others, as it does for every caller.
 pub(super) fn completed() -> Command {
-    OPERATIONS.iter().filter(|entry| entry.is_tool()).fold(command(), |command, entry| {
+    let tools = || OPERATIONS.iter().filter(|entry| entry.is_tool());
+    let names = || PossibleValuesParser::new(tools().map(|entry| entry.spec.name));
+    let named = command()
+        .mut_subcommand("tool", |command| command.mut_arg("name", |name| name.value_parser(names())))
+        .mut_subcommand("audit", |command| {
+            command.mut_subcommand("tail", |tail| tail.mut_arg("operation", |name| name.value_parser(names())))
+        });
+    tools().fold(named, |command, entry| {
         let properties = entry.input_schema().get("properties").and_then(Value::as_object).into_iter().flatten();
         let with_words = properties.filter_map(|(name, schema)| Some((name, schema.get("enum")?.as_array()?)));
         command.mut_subcommand(entry.spec.command(), |command| {
@@ -96,6 +121,16 @@ pub(super) fn completed() -> Command {
 fn find(name: &str) -> &'static Entry {
     // `command()` is built from the list, and a test calls it: the name is there.
     OPERATIONS.iter().find(|entry| entry.spec.name == name).unwrap_or(&OPERATIONS[0])
+}
+
+fn cleanup(entry: &'static Entry) -> Command {
+    let command = operation_as("cleanup", entry);
+    let others: Vec<clap::Id> = command.get_arguments().map(|argument| argument.get_id().clone()).collect();
+    let about = format!("{} The same as `cleanup-expired`, but for --everyones", entry.spec.help);
+    command.about(about).arg(
+        flag(EVERYONES, "Delete everybody's, on every profile whose server runs: the operator's, for cron")
+            .conflicts_with_all(others),
+    )
 }
 
 fn mcp() -> Command {
@@ -117,6 +152,7 @@ fn mcp() -> Command {
                 .default_value("structured")
                 .help("Where row data travels: structuredContent, or the text for clients that show nothing else"),
         )
+        .arg(without_format())
 }
 
 fn exported() -> Command {
@@ -184,7 +220,7 @@ fn audit() -> Command {
                         .help("How many lines, 1 to 100000"),
                 )
                 .arg(Arg::new("operation").long("operation").help("Only this operation"))
-                .arg(Arg::new("id").long("id").help("Only this request")),
+                .arg(Arg::new("id").long("id").value_hint(ValueHint::Other).help("Only this request")),
         )
 }
 
@@ -260,7 +296,19 @@ fn operation(entry: &'static Entry) -> Command {
 fn operation_as(name: impl Into<clap::builder::Str>, entry: &'static Entry) -> Command {
     let properties = entry.input_schema().get("properties").and_then(Value::as_object);
     let arguments = properties.into_iter().flatten().map(|(name, schema)| argument(name, schema));
-    Command::new(name).about(entry.spec.help).args(arguments).arg(input())
+    let command = Command::new(name).about(entry.spec.help).args(arguments).arg(input());
+    if entry.spec.name == "run_sql" { command.arg(sql_file()) } else { command }
+}
+
+/// Where SQL is read that is too long for an argument, or that the list of processes should not show.
+fn sql_file() -> Arg {
+    Arg::new(SQL_FILE)
+        .long("file")
+        .short('f')
+        .value_name("PATH|-")
+        .value_hint(ValueHint::FilePath)
+        .conflicts_with("sql")
+        .help("Reads the SQL from a file, or with - from standard input, in the place of --sql")
 }
 
 /// Returns an argument's name on the command line: `ttlMinutes` is `--ttl-minutes`.
@@ -466,6 +514,7 @@ mod tests {
         let after =
             |option: &str| script.split(&format!("--{option})")).nth(1).unwrap().lines().nth(1).unwrap().to_owned();
         assert!(after("access").contains("owner readonly"), "{}", after("access"));
+        assert!(after("operation").contains("run_sql"), "{}", after("operation"));
         assert!(!after("name-hint").contains("compgen -f"), "{}", after("name-hint"));
     }
 

@@ -5,9 +5,11 @@
 
 mod arguments;
 mod audit;
+mod everyones;
 mod exported;
 mod local;
 mod main_job;
+mod nearest;
 mod progress;
 mod quickstart;
 pub mod reference;
@@ -106,6 +108,14 @@ fn completions(of: &ArgMatches) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Says to a person what waits for a client.
+pub fn tell_of_waiting() {
+    say(
+        "note: this speaks MCP over standard input and output and waits for a client; `pgsandbox setup` has a client start it, \
+         `pgsandbox --help` shows what people call, and Ctrl-C ends it",
+    );
+}
+
 /// Returns the toolsets that are asked for, `all` being every one.
 fn toolsets(of: &ArgMatches) -> Vec<Toolset> {
     let words: Vec<&String> = of.get_many("toolsets").into_iter().flatten().collect();
@@ -113,9 +123,9 @@ fn toolsets(of: &ArgMatches) -> Vec<Toolset> {
     Toolset::ALL.into_iter().filter(asked).collect()
 }
 
-/// Returns the format that is asked for, for what goes wrong before a command is known to run: text unless it is JSON.
+/// Returns the format in which a command's results are printed, and what goes wrong before it runs.
 pub fn format_asked(matches: &ArgMatches) -> Format {
-    Format::asked(matches.get_one::<String>("format").map(String::as_str))
+    Format::of(matches.subcommand_name(), matches.get_one::<String>("format").map(String::as_str))
 }
 
 /// Runs a command other than `mcp`. What nobody could be told is a failure.
@@ -145,6 +155,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
             operation(name, whole_input(of), app, format).await
         }
         "with-database" => with_database::run(of, app, plain).await,
+        "cleanup" if of.get_flag(arguments::EVERYONES) => everyones::run(app, format).await,
         "cleanup" => from_arguments("cleanup_expired", of, app, format).await,
         command => from_arguments(&command.replace('-', "_"), of, app, format).await,
     }
@@ -152,7 +163,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
 
 async fn from_arguments(name: &str, matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
     let input = whole_input(matches).and_then(|whole| match find(name) {
-        Ok(entry) => arguments::input_of(entry, matches, whole).map(Some),
+        Ok(entry) => with_sql_read(matches, arguments::input_of(entry, matches, whole)?).map(Some),
         Err(failure) => Err(failure.to_string()),
     });
     operation(name, input, app, format).await
@@ -212,11 +223,27 @@ fn request(principal: Principal, operation: &str, input: JsonObject, progress: A
     }
 }
 
+/// Adds the SQL that `--file` names to an operation's input.
+fn with_sql_read(matches: &ArgMatches, mut input: JsonObject) -> Result<JsonObject, String> {
+    // Only operations that take SQL have the argument.
+    let given = matches.try_get_one::<String>(arguments::SQL_FILE).ok().flatten();
+    let Some(given) = given else { return Ok(input) };
+    if input.contains_key("sql") {
+        return Err(format!("`--file` stands beside `--{}`, which has `sql` as well", arguments::INPUT));
+    }
+    if given == "-" && matches.get_one::<String>(arguments::INPUT).is_some_and(|input| input == "-") {
+        return Err(format!("`--file` and `--{}` cannot both be read from standard input", arguments::INPUT));
+    }
+    let sql = if given == "-" { read_all(std::io::stdin()) } else { read_file(given) };
+    input.insert("sql".to_owned(), Value::String(sql?));
+    Ok(input)
+}
+
 /// Reads `--input`: JSON, `@file`, or `-` for standard input.
 fn whole_input(matches: &ArgMatches) -> Result<Option<JsonObject>, String> {
     let Some(given) = matches.get_one::<String>(arguments::INPUT) else { return Ok(None) };
     let text = match given.strip_prefix('@') {
-        Some(path) => read_all(std::fs::File::open(path).map_err(|error| format!("cannot read `{path}`: {error}"))?)?,
+        Some(path) => read_file(path)?,
         None if given == "-" => read_all(std::io::stdin())?,
         None => given.clone(),
     };
@@ -225,6 +252,10 @@ fn whole_input(matches: &ArgMatches) -> Result<Option<JsonObject>, String> {
         Ok(_) => Err("the input is not a JSON object".to_owned()),
         Err(error) => Err(format!("the input is not JSON: look at {}", place_in_text(error.line(), error.column()))),
     }
+}
+
+fn read_file(path: &str) -> Result<String, String> {
+    read_all(std::fs::File::open(path).map_err(|error| format!("cannot read `{path}`: {error}"))?)
 }
 
 fn read_all(source: impl Read) -> Result<String, String> {

@@ -58,7 +58,7 @@ fn table(page: &mut String, head: &str, schema: &serde_json::Map<String, Value>)
     rows(page, head, "", schema);
 }
 
-/// Writes a row for each property; of arguments that are lists of objects, also for those of the objects.
+/// Writes a row for each property; of lists of objects, also for those of the objects.
 fn rows(page: &mut String, head: &str, prefix: &str, schema: &serde_json::Map<String, Value>) {
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
@@ -71,7 +71,7 @@ fn rows(page: &mut String, head: &str, prefix: &str, schema: &serde_json::Map<St
         let help = property.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ");
         let required = if head == "argument" && required.contains(&name.as_str()) { " Required." } else { "" };
         let _ = writeln!(page, "| `{prefix}{name}` | {kind} | {help}{required} |");
-        if let Some(Value::Object(items)) = property.get("items").filter(|_| head == "argument") {
+        if let Some(Value::Object(items)) = property.get("items") {
             rows(page, head, &format!("{prefix}{name}[]."), items);
         }
     }

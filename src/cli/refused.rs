@@ -11,13 +11,14 @@ use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::arguments::{self, Wanted};
+use super::nearest::nearest;
 use super::render::{self, Format};
 use super::with_database;
 use crate::app::Refusal;
 use crate::model::{Code, Failure};
 
 /// The status of a program that did not get to do anything.
-const NOT_DONE: u8 = 2;
+pub(super) const NOT_DONE: u8 = 2;
 /// Characters of a mistyped command or argument that are shown.
 const NAME_CHARS_MAX: usize = 40;
 
@@ -43,7 +44,7 @@ pub fn misread(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
         drop(error.print());
         return not_done(command.map(Command::get_name));
     }
-    render::failures(&[failure(error, command)], asked_in(arguments));
+    render::failures(&[failure(error, command, &grammar)], format_in(arguments, command));
     not_done(command.map(Command::get_name))
 }
 
@@ -66,8 +67,20 @@ fn command_in<'a>(grammar: &'a Command, arguments: &[OsString]) -> Option<&'a Co
     None
 }
 
-/// Returns the format that a command line asks for, though it cannot be read.
-fn asked_in(arguments: &[OsString]) -> Format {
+/// Returns the format in which a command line's faults are told: as its command's other errors are.
+fn format_in(arguments: &[OsString], command: Option<&Command>) -> Format {
+    let asked = asked_in(arguments);
+    let is_named = arguments.iter().skip(1).any(|word| !word.to_string_lossy().starts_with('-'));
+    match command.map(Command::get_name) {
+        // Standard output belongs to the protocol, which is also what is spoken where no command is named.
+        Some("mcp") => Format::asked(None),
+        None if !is_named => Format::asked(asked.as_deref()),
+        command => Format::of(command, asked.as_deref()),
+    }
+}
+
+/// Returns the format that a command line names, though it cannot be read.
+fn asked_in(arguments: &[OsString]) -> Option<String> {
     let mut format = None;
     let mut words = arguments.iter().map(|word| word.to_string_lossy()).take_while(|word| word != "--");
     while let Some(word) = words.next() {
@@ -77,19 +90,21 @@ fn asked_in(arguments: &[OsString]) -> Format {
             format = Some(value.to_owned());
         }
     }
-    Format::asked(format.as_deref())
+    format
 }
 
-fn failure(error: &clap::Error, command: Option<&Command>) -> Failure {
+fn failure(error: &clap::Error, command: Option<&Command>, grammar: &Command) -> Failure {
     let said = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.as_str()],
         Some(ContextValue::Strings(texts)) => texts.iter().map(String::as_str).collect(),
         Some(_) | None => Vec::new(),
     };
     let argument = said(ContextKind::InvalidArg).first().and_then(|text| named(text));
+    // What stands where it is no argument of ours may be anything.
+    let is_word = said(ContextKind::InvalidArg).first().is_some_and(|word| !word.starts_with('-'));
     let text = match (error.kind(), &argument) {
-        (ErrorKind::UnknownArgument, Some(name)) => format!("there is no argument `{name}` here"),
-        (ErrorKind::UnknownArgument, None) => "a value stands where the name of an argument is wanted".to_owned(),
+        (ErrorKind::UnknownArgument, Some(name)) if !is_word => format!("there is no argument `{name}` here"),
+        (ErrorKind::UnknownArgument, _) => "a value stands where the name of an argument is wanted".to_owned(),
         (ErrorKind::InvalidSubcommand, _) => {
             match said(ContextKind::InvalidSubcommand).first().and_then(|w| named(w)) {
                 Some(name) => format!("there is no command `{name}`"),
@@ -108,24 +123,67 @@ fn failure(error: &clap::Error, command: Option<&Command>) -> Failure {
         }
         (kind, None) => format!("the command line cannot be read: {kind}"),
     };
-    let nearest = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand].into_iter().flat_map(said).next();
-    // What stands where it is no argument of ours is meant to be the command that is to be run.
-    let is_word = said(ContextKind::InvalidArg).first().is_some_and(|word| !word.starts_with('-'));
-    let runs = command.filter(|command| command.get_arguments().any(clap::Arg::is_last_set));
-    let runs = runs.filter(|_| error.kind() == ErrorKind::UnknownArgument && is_word);
-    let hint = match (runs, nearest) {
-        (Some(runs), _) => {
-            format!("put `--` before the command that is to be run: `{} … -- COMMAND`", runs.get_name())
-        }
-        (None, Some(nearest)) => format!("`{nearest}` comes nearest; `--help` lists what there is"),
-        (None, None) => "`--help` lists what there is".to_owned(),
-    };
+    let hint = hint(error, command, grammar, is_word);
     let valid = said(ContextKind::ValidValue).into_iter().chain(said(ContextKind::ValidSubcommand));
     Failure::new(Code::InvalidArguments, text).hint(hint).allowed(valid)
 }
 
+/// Says what to do about a command line. `is_word` is whether what is wrong with it is a word that is no argument.
+fn hint(error: &clap::Error, command: Option<&Command>, grammar: &Command, is_word: bool) -> String {
+    let there_is = "`--help` lists what there is";
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        Some(_) | None => None,
+    };
+    let strays = error.kind() == ErrorKind::UnknownArgument && is_word;
+    if let Some(command) = command.filter(|_| strays) {
+        if command.get_arguments().any(clap::Arg::is_last_set) {
+            // It is meant to be the command that is to be run.
+            return format!("put `--` before the command that is to be run: `{} … -- COMMAND`", command.get_name());
+        }
+        if let Some(way) = way_to_say(command) {
+            return format!("{way}; {there_is}");
+        }
+    }
+    let near: Vec<&str> = match (error.kind(), said(ContextKind::InvalidSubcommand), error.get(ContextKind::ValidValue))
+    {
+        (ErrorKind::InvalidSubcommand, Some(word), _) => {
+            // Its own commands where it has some.
+            let of = command.filter(|command| command.has_subcommands()).unwrap_or(grammar);
+            nearest(word, of.get_subcommands().map(Command::get_name))
+        }
+        (ErrorKind::InvalidValue, _, Some(ContextValue::Strings(valid))) => {
+            let value = said(ContextKind::InvalidValue).unwrap_or_default();
+            nearest(value, valid.iter().map(String::as_str))
+        }
+        (_, _, _) => said(ContextKind::SuggestedArg).into_iter().collect(),
+    };
+    match near.as_slice() {
+        [] => there_is.to_owned(),
+        [one] => format!("`{one}` comes nearest; {there_is}"),
+        several => format!("`{}` come nearest; {there_is}", several.join("`, `")),
+    }
+}
+
+/// Says how that is given to a command which other programs take as a word by itself.
+fn way_to_say(command: &Command) -> Option<&'static str> {
+    let takes = |long: &str| command.get_arguments().any(|argument| argument.get_long() == Some(long));
+    if takes("sql") {
+        return Some("give the SQL with `--sql`");
+    }
+    if takes("template-name") {
+        return Some("name the template with `--template-name`");
+    }
+    if takes("snapshot-name") {
+        return Some("name the snapshot with `--snapshot-name`");
+    }
+    takes("database-name").then_some("name the sandbox with `--database-name` or `--database-id`")
+}
+
 /// Returns what may be shown of a word: the name of an argument without its value, or what looks like a command.
 fn named(word: &str) -> Option<String> {
+    // Where it is a value's place that is told, its name stands in brackets.
+    let word = word.trim_end_matches("...").trim_start_matches(['[', '<']).trim_end_matches([']', '>']);
     let name = word.split(['=', '[', ' ']).next().unwrap_or_default();
     let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
     let is_whole = word.len() == name.len() || word.starts_with('-');
@@ -140,7 +198,7 @@ mod tests {
         let grammar = arguments::command();
         let error = grammar.clone().try_get_matches_from(line).unwrap_err();
         let words: Vec<OsString> = line.iter().map(OsString::from).collect();
-        failure(&error, command_in(&grammar, &words))
+        failure(&error, command_in(&grammar, &words), &grammar)
     }
 
     fn check(line: &[&str], expected: &str) {
@@ -203,11 +261,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_meant_is_said_where_it_can_be_told() {
+        let hint = |line: &[&str]| failed(&[&["pgsandbox"], line].concat()).hint.unwrap();
+        for (line, expected) in [
+            (&["creat-database"][..], "`create-database` comes nearest"),
+            (&["create_database"], "`create-database` comes nearest"),
+            (&["local", "sttus"], "`status` comes nearest"),
+            (&["clean"], "`cleanup-expired`, `cleanup` come nearest"),
+            (&["setup", "Codex"], "`codex` comes nearest"),
+            (&["run-sql", "--sgl", "x"], "`--sql` comes nearest"),
+            (&["run-sql", "select 'hunter2'"], "give the SQL with `--sql`"),
+            (&["delete-database", "hunter2"], "name the sandbox with `--database-name` or `--database-id`"),
+            (&["delete-template", "hunter2"], "name the template with `--template-name`"),
+            (&["hunter2"], "`--help` lists what there is"),
+            (&["setup", "hunter2"], "`--help` lists what there is"),
+        ] {
+            let hint = hint(line);
+            assert!(hint.starts_with(expected), "{line:?}: {hint}");
+        }
+        check(&["setup", "hunter2"], "`CLIENT` cannot take the value that is given");
+        check(&["completions", "hunter2"], "`shell` cannot take the value that is given");
+    }
+
+    #[test]
     fn the_format_is_found_in_what_cannot_be_read() {
         let format = |line: &[&str]| asked_in(&line.iter().map(OsString::from).collect::<Vec<_>>());
-        assert_eq!(format(&["run-sgl", "--format", "json"]), Format::Json);
-        assert_eq!(format(&["--format=json", "run-sgl"]), Format::Json);
-        assert_eq!(format(&["run-sgl", "--", "--format=json"]), Format::Text);
-        assert_eq!(format(&["run-sgl", "--format"]), Format::Text);
+        assert_eq!(format(&["run-sgl", "--format", "json"]).as_deref(), Some("json"));
+        assert_eq!(format(&["--format=json", "run-sgl"]).as_deref(), Some("json"));
+        assert_eq!(format(&["run-sgl", "--", "--format=json"]), None);
+        assert_eq!(format(&["run-sgl", "--format"]), None);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Deserialize;
 use serde_json::{Value, json as object};
 
+use super::arguments;
 use crate::model::Failure;
 use crate::operation::Envelope;
 use crate::operation::envelope::EnvelopeError;
@@ -27,6 +28,12 @@ impl Format {
     /// Returns the format asked for, or text: for what operators do, whose output people read and scripts match.
     pub(super) fn asked(asked: Option<&str>) -> Self {
         if asked == Some("json") { Self::Json } else { Self::Text }
+    }
+
+    /// Returns the format asked for, or what the command prints by itself; a word that is no command was meant to be one of
+    /// an operation.
+    pub(super) fn of(command: Option<&str>, asked: Option<&str>) -> Self {
+        if command.is_some_and(arguments::prints_text) { Self::asked(asked) } else { Self::choose(asked) }
     }
 
     /// Returns the format asked for, or what suits standard output.

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::render::{self, Format, say};
 use super::{Said, request};
 use crate::app::App;
+use crate::command::project::{self, Project};
 use crate::command::{TIMEOUT_SECONDS_MAX, argv};
 use crate::model::{Code, Console, Failure, OutputStream, Transport};
 use crate::operation::Envelope;
@@ -82,6 +83,7 @@ struct Session {
     created: Value,
     ran: Value,
     errors: Vec<Value>,
+    warnings: Vec<String>,
     timed_out: bool,
     code: u8,
     state: &'static str,
@@ -111,6 +113,7 @@ pub(super) async fn run(matches: &ArgMatches, app: &App, format: Format) -> Exit
         if format == Format::Text {
             say(&created.summary);
         }
+        session.warn(matches, &words, format);
         let console: Arc<dyn Console> = Arc::new(Terminal { result_alone: format == Format::Json });
         let input = run_input(matches, session.text("databaseId"));
         let ran = call(app, "run_repo_command", input, stop.cancel.clone(), Some(console)).await;
@@ -149,6 +152,30 @@ impl Session {
         if format == Format::Text {
             // A result is shown by what the command itself wrote.
             render::envelope(&Envelope { result: None, ..envelope.clone() }, format);
+        }
+    }
+
+    /// Says what the person will want to know before the command runs.
+    fn warn(&mut self, matches: &ArgMatches, words: &[String], format: Format) {
+        let asked = matches.get_one::<String>("repo-path").map(String::as_str).unwrap_or(".");
+        let recorded = Project::at(&super::arguments::absolute(asked)).postgres_version;
+        let recorded = recorded.as_deref().and_then(project::major).map(|major| major.to_string());
+        let is_chosen = matches.contains_id("profile") || matches.contains_id("postgres-version");
+        let has = self.text("resolvedPostgresVersion");
+        if let Some(recorded) = recorded.filter(|recorded| *recorded != has && !is_chosen) {
+            self.warnings.push(format!(
+                "the repository records Postgres {recorded}, and the sandbox is of {has}; `--postgres-version {recorded}` asks for it"
+            ));
+        }
+        if std::io::stdin().is_terminal() && reads_a_person(words) {
+            self.warnings.push(format!(
+                "a command has no terminal here, and `{}` will read nothing; for a session by hand make a sandbox with \
+                 `pgsandbox create-database`, and connect with what `pgsandbox get-connection-string --include-credentials` prints",
+                argv::shown(words.first().map(String::as_str).unwrap_or_default())
+            ));
+        }
+        if format == Format::Text {
+            self.warnings.iter().for_each(|warning| say(&format!("note: {warning}")));
         }
     }
 
@@ -209,9 +236,23 @@ impl Session {
             "leftBehind": ran("leftBehind"),
             "cleanup": {"mode": cleanup.as_str(), "state": self.state},
             "programExitCode": self.code,
+            "warnings": self.warnings,
             "errors": self.errors,
         })
     }
+}
+
+/// Returns whether a command is one that people talk to, and is given nothing else to do.
+fn reads_a_person(words: &[String]) -> bool {
+    let Some((program, rest)) = words.split_first() else { return false };
+    let name = program.rsplit('/').next().unwrap_or_default();
+    let tasks = ["--command", "--file", "--list", "--version", "--help"];
+    let has_task = |word: &String| {
+        // Short options may be joined: `-Xc`.
+        let is_joined = word.starts_with('-') && !word.starts_with("--") && word.contains(['c', 'f', 'l', 'V', '?']);
+        is_joined || tasks.contains(&word.split('=').next().unwrap_or_default())
+    };
+    matches!(name, "psql" | "pgcli") && !rest.iter().any(has_task)
 }
 
 fn has(envelope: &Envelope, code: Code) -> bool {
@@ -310,4 +351,20 @@ fn run_input(matches: &ArgMatches, id: String) -> JsonObject {
     numbers(matches, &mut input, &[("timeout-seconds", "timeoutSeconds")]);
     lists(matches, &mut input, &[("database-url-env-names", "databaseUrlEnvNames"), ("command", "command")]);
     input
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_people_talk_to_is_told_from_what_has_something_to_do() {
+        let of = |line: &str| reads_a_person(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for line in ["psql", "/usr/bin/psql -X", "pgcli"] {
+            assert!(of(line), "{line}");
+        }
+        for line in ["psql -c x", "psql -Xc x", "psql -fx", "psql --file=x", "psql -V", "npm test", "./psql.sh"] {
+            assert!(!of(line), "{line}");
+        }
+    }
 }

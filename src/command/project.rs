@@ -4,6 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
+use super::surroundings::{URL_NAMES_MAX, check_url_name};
 use super::{Grounds, Repo};
 use crate::model::place_in_text;
 
@@ -29,7 +30,14 @@ pub struct Project {
     /// The command that fills in data.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub seed_command: Option<Vec<String>>,
+    /// Further names under which the commands find the database URL.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub database_url_env_names: Option<Vec<String>>,
 }
+
+/// What the file has to look like.
+const WANTED: &str = "it takes `migrationCommand`, `seedCommand` and `databaseUrlEnvNames`, each a list of words, \
+                      [\"npm\", \"run\", \"migrate\"] for instance, and `postgresVersion`, a text";
 
 /// Returns the major version that a text names.
 pub fn major(version: &str) -> Option<u16> {
@@ -48,11 +56,20 @@ impl Project {
             .map_err(|error| format!("`{PROJECT_FILE}` was not read: {error}"))?;
         let Some(text) = text else { return Ok(Self::default()) };
         let project: Self = serde_json::from_str(&text).map_err(|error| {
-            format!("`{PROJECT_FILE}` cannot be used: look at {}", place_in_text(error.line(), error.column()))
+            format!(
+                "`{PROJECT_FILE}` cannot be used: look at {}; {WANTED}",
+                place_in_text(error.line(), error.column())
+            )
         })?;
         // Whoever can write the repository wrote it, and it is told and selects a server.
         if project.postgres_version.as_ref().is_some_and(|version| major(version).is_none()) {
             return Err(format!("`{PROJECT_FILE}` cannot be used: its `postgresVersion` is no version of Postgres"));
+        }
+        if let Some(names) = &project.database_url_env_names
+            && (names.len() > URL_NAMES_MAX || names.iter().any(|name| check_url_name(name).is_err()))
+        {
+            let text = "its `databaseUrlEnvNames` has names that no database URL may have, or too many";
+            return Err(format!("`{PROJECT_FILE}` cannot be used: {text}"));
         }
         Ok(project)
     }
@@ -60,7 +77,15 @@ impl Project {
     /// Reads what the repository at a path remembers. Where there is none, or it is not to be used, that is nothing: who may
     /// not look there learns nothing more.
     pub fn at(path: &str) -> Self {
-        Repo::open(path, &Grounds::default()).ok().and_then(|repo| Self::read(&repo).ok()).unwrap_or_default()
+        Self::look_at(path).unwrap_or_default()
+    }
+
+    /// Reads the same, and says what is wrong with a file that cannot be used. It never shows what is in it.
+    ///
+    /// # Errors
+    /// Says why the file cannot be read.
+    pub fn look_at(path: &str) -> Result<Self, String> {
+        Repo::open(path, &Grounds::default()).map_or_else(|_| Ok(Self::default()), |repo| Self::read(&repo))
     }
 
     /// Writes it into a repository.
@@ -94,7 +119,12 @@ mod tests {
         assert!(Project::read(&repo).unwrap_err().contains("longer than"));
         fs::write(&file, "{\"seedCommand\": \"secret words\"}").unwrap();
         let said = Project::read(&repo).unwrap_err();
-        assert!(said.contains("line 1") && !said.contains("secret"), "{said}");
+        assert!(said.contains("line 1") && said.contains("a list of words") && !said.contains("secret"), "{said}");
+        assert_eq!(Project::look_at(path), Err(said));
+        for (names, read) in [("[\"APP_DB_URL\"]", true), ("[\"PATH\"]", false), ("[\"a b\"]", false)] {
+            fs::write(&file, format!("{{\"databaseUrlEnvNames\": {names}}}")).unwrap();
+            assert_eq!(Project::read(&repo).is_ok(), read, "{names}");
+        }
         for (version, read) in
             [("16", true), ("16.4", true), ("../../x", false), ("\\u001b[31m16", false), ("8", false)]
         {

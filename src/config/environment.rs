@@ -74,9 +74,19 @@ impl Environment {
 
 impl Environment {
     /// Returns what another process has to be given to meet the same state directory, servers and owner, in the order of
-    /// the reference page: variables that this program reads and that hold no secret.
+    /// the reference page: variables that this program reads and that hold no secret. Whatever directory it is started in,
+    /// it finds the same files.
     pub fn repeatable(&self) -> Vec<(String, String)> {
         let mut found: Vec<_> = self.set().filter(|(name, _)| !is_secret(name)).collect();
+        for (name, value) in &mut found {
+            // The others have to be absolute.
+            if name == "PGSANDBOX_CONFIG"
+                && let Ok(path) = std::path::absolute(&*value)
+                && let Some(path) = path.to_str()
+            {
+                *value = path.to_owned();
+            }
+        }
         let place = |name: &str| VARIABLES.iter().position(|variable| variable.name == name).unwrap_or(usize::MAX);
         found.sort_by(|(a, _), (b, _)| (place(a), a).cmp(&(place(b), b)));
         found
@@ -136,7 +146,10 @@ pub(super) fn load(environment: &Environment) -> Result<Config, ConfigError> {
     };
     let faults = faults.into_inner();
     match config {
-        Some(config) if faults.is_empty() => Ok(config),
+        Some(mut config) if faults.is_empty() => {
+            config.warnings.extend(empty_bin_dirs(&config.bin_dirs));
+            Ok(config)
+        }
         _ => Err(ConfigError { faults }),
     }
 }
@@ -225,6 +238,18 @@ fn bin_dirs(environment: &Environment, faults: &Faults) -> BinDirs {
         }
     }
     dirs
+}
+
+/// Says which of the directories of Postgres' programs hold none that are looked for: they are passed over.
+fn empty_bin_dirs(dirs: &BinDirs) -> Vec<String> {
+    let any = dirs.any.iter().map(|dir| ("PGSANDBOX_POSTGRES_BIN_DIR".to_owned(), dir));
+    let by_major =
+        dirs.by_major.iter().map(|(major, dir)| (format!("{}{major}{}", MAJOR_BIN_DIR.0, MAJOR_BIN_DIR.1), dir));
+    let is_empty = |dir: &PathBuf| ["postgres", "pg_dump"].iter().all(|program| !dir.join(program).exists());
+    let empty = any.chain(by_major).filter(|(_, dir)| is_empty(dir));
+    empty
+        .map(|(name, _)| format!("`{name}` names a directory without `postgres` and `pg_dump`; it is passed over"))
+        .collect()
 }
 
 fn bin_dir(environment: &Environment, name: &str, faults: &Faults) -> Option<PathBuf> {

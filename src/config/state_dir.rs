@@ -105,6 +105,11 @@ impl StateDir {
         &self.path
     }
 
+    /// Returns the file that is in the directory as long as it is this program's.
+    pub fn marker(&self) -> PathBuf {
+        self.path.join(MARKER)
+    }
+
     /// Returns where the audit log is kept unless configured otherwise.
     pub fn audit(&self) -> PathBuf {
         self.path.join("audit")

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::repo_command::check_url_names;
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset, connection};
 use crate::admission::{Admissible, Permit};
 use crate::command::project::{self, PROJECT_FILE, Project};
@@ -23,6 +24,8 @@ pub(super) struct PrepareForRepo {
     migration_command: Option<Vec<String>>,
     /// The command that fills in data, to be recorded for seed_database.
     seed_command: Option<Vec<String>>,
+    /// Names beside DATABASE_URL under which those commands find the database URL, up to 8, to be recorded.
+    database_url_env_names: Option<Vec<String>>,
     /// Postgres major version that the repository is made for, to be recorded; beside a sandbox, the version of its profile.
     postgres_version: Option<String>,
     /// A sandbox's id: how it is connected to is told, too.
@@ -96,6 +99,8 @@ struct Recorded {
     migration_command: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     seed_command: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    database_url_env_names: Option<Vec<String>>,
 }
 
 impl Admissible for PrepareForRepo {
@@ -130,6 +135,7 @@ impl Operation for PrepareForRepo {
             argv::check(command)?;
             argv::check_recorded(command)?;
         }
+        check_url_names(self.database_url_env_names.as_deref().unwrap_or_default())?;
         // With a sandbox named, the version only selects.
         if !self.names_sandbox() {
             self.major()?;
@@ -162,6 +168,7 @@ impl Operation for PrepareForRepo {
                 postgres_version: given.postgres_version.or(project.postgres_version),
                 migration_command: given.migration_command.or(project.migration_command),
                 seed_command: given.seed_command.or(project.seed_command),
+                database_url_env_names: given.database_url_env_names.or(project.database_url_env_names),
             };
             permit.grant().course.acts();
             project.write(&repo).map_err(|error| {
@@ -176,7 +183,16 @@ impl Operation for PrepareForRepo {
         };
         let version = project.postgres_version.clone().or_else(|| survey.major().map(|major| major.to_string()));
         let summary = summary(&repo, version.as_deref(), survey.proposals.len());
-        let warnings = std::mem::take(&mut survey.warnings);
+        let mut warnings = std::mem::take(&mut survey.warnings);
+        let recorded_names = project.database_url_env_names.as_deref().unwrap_or_default();
+        let unrecorded: Vec<&str> =
+            survey.url_names.iter().filter(|name| !recorded_names.contains(name)).map(String::as_str).collect();
+        if !unrecorded.is_empty() {
+            warnings.push(format!(
+                "its database URL is read from `{}`; record that with `databaseUrlEnvNames`, or give it with each command",
+                unrecorded.join("`, `")
+            ));
+        }
         let result = Prepared {
             repo_path: repo.path().display().to_string(),
             postgres_version: version,
@@ -189,6 +205,7 @@ impl Operation for PrepareForRepo {
                 postgres_version: project.postgres_version,
                 migration_command: project.migration_command,
                 seed_command: project.seed_command,
+                database_url_env_names: project.database_url_env_names,
             },
             written,
             connection_string_redacted: connection.map(|info| connection::redacted(&info)),
@@ -232,6 +249,7 @@ impl PrepareForRepo {
             postgres_version: self.major()?,
             migration_command: self.migration_command.clone(),
             seed_command: self.seed_command.clone(),
+            database_url_env_names: self.database_url_env_names.clone(),
         })
     }
 }

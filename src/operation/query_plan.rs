@@ -59,6 +59,9 @@ pub(super) struct PlanSummary {
     findings: Vec<String>,
     /// How many further findings were left out.
     findings_dropped: u64,
+    /// Whether an estimate is among them.
+    #[serde(skip)]
+    misjudged: bool,
 }
 
 /// Reads the server's text; what nests deeper than a reader may go stays a text.
@@ -136,6 +139,10 @@ impl PlanSummary {
             add(&mut summary.actual_rows, number(query, "Actual Rows"));
             summary.look_at(query);
         }
+        if summary.misjudged {
+            let text = "estimates are made of statistics: `analyze` the tables that were filled since it last ran";
+            summary.find(text.to_owned());
+        }
         for query in plan.as_array().into_iter().flatten().filter_map(Value::as_object) {
             add(&mut summary.planning_ms, number(query, "Planning Time"));
             add(&mut summary.execution_ms, number(query, "Execution Time"));
@@ -190,7 +197,8 @@ impl PlanSummary {
         let loops = number(step, "Actual Loops").unwrap_or(1.0);
         let filtered = number(step, "Rows Removed by Filter").unwrap_or_default();
         match number(step, "Actual Rows") {
-            Some(rows) if (rows + filtered) * loops >= SCAN_ROWS_LARGE => {
+            // One that gives whatever it reads is what was asked for.
+            Some(rows) if filtered > 0.0 && (rows + filtered) * loops >= SCAN_ROWS_LARGE => {
                 let (all, kept) = (shown((rows + filtered) * loops), shown(rows * loops));
                 self.find(format!("{what} read {all} rows for {kept}"));
             }
@@ -214,6 +222,7 @@ impl PlanSummary {
         if times >= MISJUDGED_TIMES {
             let (actual, expected) = (shown(actual), shown(expected));
             self.find(format!("{what} gave {actual} rows where {expected} were expected, {times:.0} times wrong"));
+            self.misjudged = true;
         }
     }
 
@@ -292,8 +301,13 @@ mod tests {
         let wrong = json!({"Actual Rows": 400.0, "Actual Loops": 1, "Index Name": "i"});
         assert_eq!(
             findings(step("Index Scan", wrong)),
-            ["`Index Scan` on `i` gave 400 rows where 5 were expected, 80 times wrong"]
+            [
+                "`Index Scan` on `i` gave 400 rows where 5 were expected, 80 times wrong",
+                "estimates are made of statistics: `analyze` the tables that were filled since it last ran"
+            ]
         );
+        let whole = json!({"Relation Name": "t", "Actual Rows": 9000, "Actual Loops": 1, "Plan Rows": 9000});
+        assert_eq!(findings(step("Seq Scan", whole)), [""; 0], "it gives what it reads");
         let never = json!({"Actual Rows": 0, "Actual Loops": 0, "Plan Rows": 4000});
         assert_eq!(findings(step("Index Scan", never)), [""; 0]);
         let sort = json!({"Sort Space Type": "Disk", "Sort Space Used": 640});

@@ -41,7 +41,7 @@ pub(super) struct CommandArguments {
     command: Option<Vec<String>>,
     /// Text for the command to read, up to 64 KiB.
     stdin: Option<String>,
-    /// Further names under which the command finds the database URL, up to 8.
+    /// Further names under which the command finds the database URL, up to 8. Default: what prepare_for_repo recorded.
     database_url_env_names: Option<Vec<String>>,
     /// How the command reaches the database: `direct`, or `localContainer` from a container of this machine. Default direct.
     connection_mode: Option<ConnectionMode>,
@@ -60,6 +60,9 @@ pub(super) struct CommandArguments {
     /// What is run: read once, so that what was decided on is what runs.
     #[serde(skip)]
     words: OnceLock<Vec<String>>,
+    /// The recorded names of the database URL, read as early.
+    #[serde(skip)]
+    recorded_names: OnceLock<Vec<String>>,
 }
 
 /// From where the database is reached.
@@ -110,13 +113,23 @@ impl CommandArguments {
     /// given; `missing` is told where there is none either.
     pub(super) fn check(
         &self,
-        recorded: impl FnOnce(&str) -> Option<Vec<String>>,
+        recorded: impl FnOnce(Project) -> Option<Vec<String>>,
         missing: Failure,
     ) -> Result<(), Failure> {
         Repo::check(&self.repo_path)?;
-        let words = match &self.command {
-            Some(words) => words.clone(),
-            None => recorded(&self.repo_path).ok_or(missing)?,
+        let project = Project::look_at(&self.repo_path);
+        let fault = project.as_ref().err().cloned();
+        let project = project.unwrap_or_default();
+        let names = project.database_url_env_names.clone().filter(|_| self.database_url_env_names.is_none());
+        self.recorded_names.set(names.unwrap_or_default()).ok();
+        let words = match (&self.command, fault) {
+            (Some(words), _) => words.clone(),
+            (None, None) => recorded(project).ok_or(missing)?,
+            // Something may be recorded there.
+            (None, Some(fault)) => {
+                let message = format!("no command was given, and {fault}");
+                return Err(Failure::new(missing.code, message).hint("correct the file, or give `command`"));
+            }
         };
         argv::check(&words)?;
         self.words.set(words).ok();
@@ -126,12 +139,7 @@ impl CommandArguments {
             let message = format!("`stdin` of {} bytes is over the limit of {STDIN_BYTES_MAX}", stdin.len());
             return Err(Failure::new(Code::InvalidArguments, message).hint("put it into a file of the repository"));
         }
-        let names = self.database_url_env_names.as_deref().unwrap_or_default();
-        if names.len() > URL_NAMES_MAX {
-            let message = format!("{} names for the database URL are over the limit of {URL_NAMES_MAX}", names.len());
-            return Err(Failure::new(Code::InvalidArguments, message));
-        }
-        Ok(names.iter().try_for_each(|name| check_url_name(name))?)
+        check_url_names(self.database_url_env_names.as_deref().unwrap_or_default())
     }
 
     /// Finds fault with the arguments of an operation that runs the recorded migration unless it is given another command.
@@ -141,7 +149,7 @@ impl CommandArguments {
             "no command was given, and the repository has none recorded",
         )
         .hint("give `command`, or record a `migrationCommand` with prepare_for_repo");
-        self.check(|path| Project::at(path).migration_command, missing)
+        self.check(|project| project.migration_command, missing)
     }
 
     /// Says what policies need to see.
@@ -318,7 +326,8 @@ impl CommandArguments {
                 _ => {}
             }
         }
-        let names = self.database_url_env_names.iter().flatten().map(String::as_str);
+        let recorded = self.recorded_names.get().into_iter().flatten();
+        let names = self.database_url_env_names.iter().flatten().chain(recorded).map(String::as_str);
         all.extend(
             ["DATABASE_URL", "PGSANDBOX_DATABASE_URL"].into_iter().chain(names).map(|name| text(name, url.expose())),
         );
@@ -401,6 +410,15 @@ impl CommandResult {
         }
         warnings
     }
+}
+
+/// Finds fault with further names of the database URL.
+pub(super) fn check_url_names(names: &[String]) -> Result<(), Failure> {
+    if names.len() > URL_NAMES_MAX {
+        let message = format!("{} names for the database URL are over the limit of {URL_NAMES_MAX}", names.len());
+        return Err(Failure::new(Code::InvalidArguments, message));
+    }
+    Ok(names.iter().try_for_each(|name| check_url_name(name))?)
 }
 
 fn within(name: &str, asked: Whole, min: u64, max: u64) -> Result<u64, Failure> {

@@ -29,7 +29,7 @@ impl Operation for ResetDatabase {
         name: "reset_database",
         title: "Reset a sandbox database",
         help: "Throws away all that is in a sandbox and makes it anew: empty, or again a copy of the template or the sandbox it was \
-               made from, as that is now. Id, names, passwords and end stay; sessions in it are ended.",
+               made from, as that is now. Id, names, passwords and end stay; sessions in it are ended. A clone of another server cannot be reset.",
         impact: Impact::Destroys,
         meets: &[ObligationKind::MaxDatabaseBytes],
         toolset: Toolset::Copies,

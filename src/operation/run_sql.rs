@@ -29,7 +29,9 @@ use crate::sandbox::{BUILT_IN_EXTENSION, Core, Profile};
 use crate::sql::{Installs, Script, Statement};
 use crate::telemetry::span;
 
-/// Told where reading did not come to its end in time.
+/// Told where statements gave something before one failed.
+const ROWS_BEFORE: &str = "what the statements before it gave is not told; with continueOnError=true it is, and what comes after is tried as well";
+/// What helps against a read that took too long.
 const READ_ON: &str = "ask for more time, or for less; with readonly=true a statement stops at the row limit";
 /// Told with a result that was had once the read-only role had its rights again.
 const RESTORED: &str =
@@ -431,6 +433,9 @@ impl<'a> Work<'a> {
                     }
                     failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
+                        if !results.result_sets.is_empty() && failure.hint.is_none() {
+                            failure.hint = Some(ROWS_BEFORE.to_owned());
+                        }
                         return Err(failure);
                     }
                     results.add_failure(&failure, &mut bytes_left);

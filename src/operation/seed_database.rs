@@ -7,7 +7,6 @@ use serde::Deserialize;
 use super::repo_command::{CommandArguments, CommandResult, MEETS};
 use super::{Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
-use crate::command::project::Project;
 use crate::model::{Code, Failure, Impact, ObligationKind};
 
 /// Arguments of `seed_database`.
@@ -39,7 +38,7 @@ impl Operation for SeedDatabase {
         let missing =
             Failure::new(Code::MissingSeedCommand, "no seed command was given, and the repository has none recorded")
                 .hint("give `command`, or record a `seedCommand` with prepare_for_repo");
-        self.command.check(|path| Project::at(path).seed_command, missing)
+        self.command.check(|project| project.seed_command, missing)
     }
 
     fn asks(&self) -> Asks {

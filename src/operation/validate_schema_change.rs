@@ -18,6 +18,7 @@ use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
 use crate::command::Repo;
 use crate::command::project::Project;
+use crate::command::survey::Survey;
 use crate::engine::ConnectionInfo;
 use crate::model::{Code, Failure, Impact, ObligationKind, Requested, SandboxId, Schema, SchemaFilter, Secret};
 use crate::sandbox::schema::SchemaDigest;
@@ -207,11 +208,22 @@ async fn in_disposable(
     made: Disposable,
 ) -> Result<Done<Validated>, Failure> {
     let sandbox = made.sandbox();
+    let named = permit.input().command.selector();
+    let is_chosen = named.profile.is_some() || named.postgres_version.is_some();
+    let made_for = Survey::of(&wanted.0).major().filter(|_| !is_chosen);
     let (profile, major) = (sandbox.profile.clone(), call.core.profile(&sandbox.profile)?.known_major());
     let seen = Place::Made(&made).validate(call, &permit.input().command, permit.grant(), wanted).await;
     let removed = made.remove().await;
     let Seen { command, schema_diff, told } = seen?;
     let mut warnings = command.warnings();
+    if let (Some(made_for), Some(major)) = (made_for, major)
+        && made_for != major
+    {
+        warnings.push(format!(
+            "the repository's files are made for Postgres {made_for}, and the change was validated on {major}; name the version \
+             with `postgresVersion`, or have it recorded by prepare_for_repo"
+        ));
+    }
     let state = removed.unwrap_or_else(|failure| {
         warnings.push(format!("the sandbox that was made for the call is not removed yet: {}", failure.message));
         State::Deleting

@@ -214,10 +214,11 @@ fn check_lack(chosen: Chosen, install: bool) -> Result<Chosen, Failure> {
         None => ("a Postgres server".to_owned(), Code::LocalPostgresUnavailable),
     };
     let text = format!("{what}, which profile `{}` needs, is not installed on this machine", chosen.profile.name());
-    let mut failure = Failure::new(code, text).hint(
+    let which = major.map_or_else(String::new, |major| format!("_{major}"));
+    let mut failure = Failure::new(code, text).hint(format!(
         "call again with `installMissing: true`, where policies allow it, or name its programs with \
-         `PGSANDBOX_POSTGRES_<MAJOR>_BIN_DIR`",
-    );
+         `PGSANDBOX_POSTGRES{which}_BIN_DIR`"
+    ));
     let detail = failure.detail_mut();
     detail.requested_version = major.map(|major| major.to_string());
     detail.resolved_profile = Some(chosen.profile.name().to_owned());

@@ -50,7 +50,7 @@ pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
 pub use request::{BUILT_IN_EXTENSION, CreateRequest, quota_limits, ttl_limit};
 pub use sources::{CloneAsked, SourceRef, SourceSettings};
 pub use templates::{TemplateList, TemplateRequest};
-pub use upkeep::{Orphans, UpkeepAudit};
+pub use upkeep::{Orphans, Reaped, UpkeepAudit, UpkeptProfile};
 
 pub use crate::store::{Idempotency, LiveUse, Sandbox, Source, State, Template};
 

@@ -73,6 +73,24 @@ pub struct Orphans {
     pub damaged: Vec<Damage>,
 }
 
+/// What became of the sandboxes and templates whose time was over, by the names of their databases.
+#[derive(Clone, Debug, Default)]
+pub struct Reaped {
+    /// They are gone.
+    pub removed: Vec<String>,
+    /// They could not be removed now, and are tried again.
+    pub failed: Vec<(String, Failure)>,
+}
+
+/// How a round of upkeep went on one profile.
+#[derive(Debug)]
+pub struct UpkeptProfile {
+    /// The profile.
+    pub profile: String,
+    /// What was removed; `None` where its server does not run.
+    pub outcome: Result<Option<Reaped>, Failure>,
+}
+
 /// The right to act and the place where it is recorded.
 #[derive(Clone)]
 pub(super) struct Steward {
@@ -155,7 +173,7 @@ impl Core {
         authority: &SystemAuthority,
         audit: &Arc<dyn UpkeepAudit>,
         round: u32,
-    ) -> Result<(), Failure> {
+    ) -> Result<Reaped, Failure> {
         self.open(profile).await?;
         let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
         if round.is_multiple_of(ROUNDS_PER_SWEEP) {
@@ -164,11 +182,30 @@ impl Core {
             profile.engine.keep_ballast();
         }
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
-        self.reap_expired(profile, &steward).await?;
+        let reaped = self.reap_expired(profile, &steward).await?;
         self.measure(profile).await?;
         self.settle_logins(profile, &steward).await?;
         self.inner().pool.close_stale();
-        Ok(())
+        Ok(reaped)
+    }
+
+    /// Does one round of upkeep on every profile whose server runs, as a program does that stays: for where none does. A managed
+    /// server is not started for it.
+    pub async fn upkeep_once(&self, authority: &SystemAuthority, audit: &Arc<dyn UpkeepAudit>) -> Vec<UpkeptProfile> {
+        let mut upkept = Vec::new();
+        for profile in self.profiles() {
+            let outcome = match profile.managed() {
+                true => profile.standing().await.map(Some),
+                false => Ok(None),
+            };
+            let outcome = match outcome {
+                Ok(Some(Standing::Unmade | Standing::Stopped)) => Ok(None),
+                Ok(Some(Standing::Runs) | None) => self.upkeep(profile, authority, audit, 0).await.map(Some),
+                Err(failure) => Err(failure),
+            };
+            upkept.push(UpkeptProfile { profile: profile.name().to_owned(), outcome });
+        }
+        upkept
     }
 
     /// Makes room on managed servers after a failure that says that one had none left for anybody.
@@ -266,15 +303,16 @@ impl Core {
         }
     }
 
-    async fn reap_expired(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
+    async fn reap_expired(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<Reaped, Failure> {
         let clock = profile.store.clock().await?;
         if let Some(left) = profile.clock.doubts(clock, std::time::Instant::now(), Timestamp::now()) {
             tracing::warn!(
                 profile = profile.name(), server_clock = %clock, seconds_left = left.as_secs(),
                 "the server's clock has jumped ahead; for a while nothing is removed for its time"
             );
-            return Ok(());
+            return Ok(Reaped::default());
         }
+        let reaped = std::sync::Mutex::new(Reaped::default());
         let mut query = ListQuery { limit: PAGE, ..ListQuery::default() };
         for _ in 0..PAGES_MAX {
             let page = profile.store.expired(&query).await?;
@@ -282,14 +320,20 @@ impl Core {
             query.after = Some(After { time: last.expires_at, id: last.id });
             futures_util::stream::iter(page)
                 .for_each_concurrent(REMOVALS_AT_ONCE, |sandbox| async {
-                    let id = sandbox.id;
-                    if let Err(failure) = self.reap_one(profile, sandbox, steward).await {
-                        tracing::warn!(sandbox = %id, %failure, audit = ?failure.audit, "could not be removed now");
+                    let (id, name) = (sandbox.id, sandbox.names.database.clone());
+                    let outcome = self.reap_one(profile, sandbox, steward).await;
+                    let mut reaped = reaped.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    match outcome {
+                        Ok(()) => reaped.removed.push(name),
+                        Err(failure) => {
+                            tracing::warn!(sandbox = %id, %failure, audit = ?failure.audit, "could not be removed now");
+                            reaped.failed.push((name, failure));
+                        }
                     }
                 })
                 .await;
         }
-        Ok(())
+        Ok(reaped.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
     async fn reap_one(&self, profile: &Arc<Profile>, sandbox: Sandbox, steward: &Steward) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::admission::{AppliedLimit, limits};
 use crate::audit::{AuditError, Beside, Closing, Outcome};
-use crate::model::{Code, Context, Decision, Failure, RequestId, SandboxId, Timestamp};
+use crate::model::{Code, Context, Decision, Failure, RequestId, SandboxId, Timestamp, Transport};
 use crate::operation::envelope::{LimitNote, PolicyNote};
 use crate::operation::{Done, Envelope};
 use crate::telemetry::span;
@@ -137,12 +137,17 @@ impl Trail {
     }
 
     /// Renders the reply. A closing line that could not be written is said; the deed stands.
-    pub(super) fn reply(self, outcome: Result<Done<Value>, Failure>, closed: Result<(), AuditError>) -> Envelope {
+    pub(super) fn reply(
+        self,
+        outcome: Result<Done<Value>, Failure>,
+        closed: Result<(), AuditError>,
+        transport: Transport,
+    ) -> Envelope {
         let note = self.note().filter(|_| acted(&outcome));
         let mut envelope = match outcome {
             Ok(done) => Envelope::done(self.id, done, note),
             Err(failure) => {
-                log(self.id, &failure);
+                log(self.id, &failure, transport);
                 Envelope::failed(self.id, &failure, note)
             }
         };
@@ -169,7 +174,7 @@ fn acted(outcome: &Result<Done<Value>, Failure>) -> bool {
 }
 
 /// Logs why a request failed: refusals are the gate's daily work, and what nobody intended is for people to see.
-fn log(id: RequestId, failure: &Failure) {
+fn log(id: RequestId, failure: &Failure, transport: Transport) {
     let detail = failure.audit.as_deref().unwrap_or_default();
     // Everything that a caller's own doing brings about. What auditors are told of it, about other owners' sandboxes for
     // instance, is in the audit only: a caller of the command line, or on a pipe, reads this log.
@@ -187,7 +192,9 @@ fn log(id: RequestId, failure: &Failure) {
             | "template"
             | "snapshot"
     ) && failure.code != Code::InvalidConfiguration;
-    if callers_own {
+    // Whoever called by the command line is told the same in the same place.
+    let is_told = transport == Transport::Cli && detail.is_empty();
+    if callers_own || is_told {
         tracing::debug!(request = %id, code = failure.code.as_str(), "request refused");
     } else {
         tracing::warn!(request = %id, code = failure.code.as_str(), detail, "request failed");

@@ -42,8 +42,10 @@ impl Desk {
     /// Runs a command that must be refused, and returns why it was.
     fn refused(&self, words: &[&str]) -> String {
         let output = self.run(&[words, &["--format", "json"]].concat());
-        assert_eq!(output.status.code(), Some(1), "{words:?}");
         let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // What the command line asks for wrongly is told apart from what does not go.
+        let is_misused = reply["errors"].as_array().unwrap().iter().all(|error| error["code"] == "invalid_arguments");
+        assert_eq!(output.status.code(), Some(if is_misused { 2 } else { 1 }), "{words:?}");
         reply["errors"].to_string()
     }
 
@@ -143,6 +145,20 @@ fn variables_that_the_configuration_names_are_told() {
 }
 
 #[test]
+fn a_configuration_is_named_from_the_root_wherever_the_client_starts_the_program() {
+    let desk = Desk::new();
+    desk.write("config.json", &json!({"profiles": [{"name": "a", "managedLocal": true}]}).to_string());
+    let mut command = desk.command(&["setup", "cursor", "--format", "json"]);
+    let there = desk.file("config.json");
+    let output = command.current_dir(there.parent().unwrap()).env("PGSANDBOX_CONFIG", "config.json").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let written: Value = serde_json::from_slice(&fs::read(desk.file(".cursor/mcp.json")).unwrap()).unwrap();
+    let named = written["mcpServers"]["pgsandbox"]["env"]["PGSANDBOX_CONFIG"].as_str().unwrap();
+    assert_eq!(fs::canonicalize(named).unwrap(), fs::canonicalize(there).unwrap(), "{written:#}");
+    assert!(named.starts_with('/'), "{named}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named_with_the_place_and_none_is_written() {
     let desk = Desk::new();
     desk.write(".cursor/mcp.json", "{\n  \"mcpServers\": {\"a\": hunter2}\n}\n");
@@ -205,6 +221,26 @@ fn what_was_set_up_under_another_name_is_taken_back_as_well() {
     assert_eq!(changes.iter().filter(|change| change["action"] == "removed").count(), 2, "{gone:#}");
     assert!(changes.iter().any(|change| change["removedWithIt"] == json!(["further arguments"])), "{gone:#}");
     assert_eq!(desk.all(), before);
+}
+
+#[test]
+fn a_file_that_was_made_goes_with_the_last_server_in_it() {
+    let desk = Desk::new();
+    let before = desk.all();
+    for together in [true, false] {
+        desk.told(&["setup", "codex", "cursor"]);
+        desk.told(&["setup", "codex", "cursor", "--name", "foo"]);
+        if together {
+            desk.told(&["uninstall"]);
+        } else {
+            desk.told(&["uninstall", "--name", "pgsandbox"]);
+            let stands = desk.told(&["setup"]);
+            assert!(stands["clients"].to_string().contains("set up as `foo`"), "{stands:#}");
+            desk.told(&["uninstall", "--name", "foo"]);
+        }
+        assert_eq!(desk.all(), before, "{together}");
+    }
+    assert!(desk.refused(&["setup", "cursor", "--name", "a b"]).contains("takes letters"));
 }
 
 #[test]

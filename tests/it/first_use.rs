@@ -606,7 +606,7 @@ fn a_cluster_that_was_stopped_meanwhile_costs_no_call() {
 #[test]
 fn a_misspelt_log_level_is_refused() {
     let home = Home::fresh();
-    let output = home.command(&["list-profiles"]).env("PGSANDBOX_LOG", "infoo").output().unwrap();
+    let output = home.command(&["list-profiles", "--format", "text"]).env("PGSANDBOX_LOG", "infoo").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
         output.status.code() == Some(2) && said.contains("word 1 is no level") && !said.contains("infoo"),

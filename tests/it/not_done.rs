@@ -1,6 +1,8 @@
 //! Where nothing is done: faults of arguments and configuration in the form that is asked for, and explanations.
 
 use std::fs;
+use std::io::Write;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
@@ -62,6 +64,72 @@ fn every_error_is_json_where_json_is_asked_for() {
     let all = home.command(&["doctor", "--format=json"]).envs(faulty).output().unwrap();
     let reply: Value = serde_json::from_slice(&all.stdout).unwrap();
     assert!(reply["errors"].as_array().unwrap().len() >= 2, "each fault is one error: {reply:#}");
+}
+
+#[test]
+fn a_fault_of_the_command_line_is_told_as_the_commands_other_errors_are() {
+    let home = Home::fresh();
+    let file = home.path().join("config.json");
+    fs::write(&file, r#"{"profiles": []}"#).unwrap();
+    let none: &[(&str, &str)] = &[];
+    let faulty = &[("PGSANDBOX_CONFIG", file.to_str().unwrap())][..];
+    // Standard output is no terminal here.
+    for (words, variables, is_json) in [
+        (&["create-database", "--ttl", "60"][..], none, true),
+        (&["creat-database"], none, true),
+        (&["cleanup", "--nonsense"], none, true),
+        (&["tool", "run_sql", "--nonsense"], none, true),
+        (&["list-databases"], faulty, true),
+        (&["local", "sttus"], none, false),
+        (&["local", "status"], faulty, false),
+        (&["setup", "zed"], none, false),
+        (&["mcp", "--nonsense", "--format=json"], none, false),
+        (&["--nonsense"], none, false),
+    ] {
+        let output = home.command(words).envs(variables.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        let (told, quiet) = if is_json { (output.stdout, output.stderr) } else { (output.stderr, output.stdout) };
+        let told = String::from_utf8_lossy(&told);
+        assert!(quiet.is_empty() && told.starts_with(if is_json { "{" } else { "error: " }), "{words:?}: {told}");
+    }
+}
+
+#[test]
+fn sql_is_read_from_a_file_or_from_standard_input() {
+    let home = Home::fresh();
+    let file = home.path().join("dump.sql");
+    fs::write(&file, "-- a dump\nselect 'é' as it").unwrap();
+    let file = file.to_str().unwrap();
+    let mut cli = Cli::new(&home);
+    let made = cli.call("create_database", &json!({"ttlMinutes": 5}));
+    let id = made["result"]["databaseId"].as_str().unwrap();
+    let by = |words: &[&str], input: &str| {
+        let all = [&["run-sql", "--database-id", id, "--format", "json"], words].concat();
+        let mut child = home.command(&all).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // One that does not read it may be gone.
+        drop(child.stdin.take().unwrap().write_all(input.as_bytes()));
+        child.wait_with_output().unwrap()
+    };
+    for (words, input, it) in [
+        (&["--file", file][..], "", "é"),
+        (&["-f", file], "", "é"),
+        (&["--file", "-"], "select 'ü' as it", "ü"),
+        (&["--file", "-", "--input", r#"{"readonly": true}"#], "select 'ü' as it", "ü"),
+    ] {
+        let output = by(words, input);
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(reply["result"]["resultSets"][0]["rows"][0][0], it, "{words:?}: {reply:#}");
+    }
+    for words in [
+        &["--file", "/nowhere"][..],
+        &["--file", file, "--sql", "select 1"],
+        &["--file", file, "--input", r#"{"sql": "select 1"}"#],
+        &["--file", "-", "--input", "-"],
+    ] {
+        let output = by(words, "{}");
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((output.status.code(), code(&reply)), (Some(2), "invalid_arguments"), "{words:?}: {reply:#}");
+    }
 }
 
 #[test]

@@ -618,7 +618,7 @@ pub async fn create_as(core: &Core, reason: SystemReason, request: CreateRequest
 
 pub async fn upkeep(core: &Core) -> Result<(), Failure> {
     let audit: Arc<dyn UpkeepAudit> = Arc::new(Unrecorded);
-    core.upkeep(&core.profiles()[0], &authority(), &audit, 0).await
+    core.upkeep(&core.profiles()[0], &authority(), &audit, 0).await.map(drop)
 }
 
 /// Upkeep that is recorded nowhere.

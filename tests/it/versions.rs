@@ -45,6 +45,52 @@ fn of(pairs: [(&str, &str); 2]) -> Vec<(String, String)> {
 }
 
 #[test]
+fn the_first_cluster_stays_the_default_one_and_every_cluster_of_the_directory_is_known_without_its_configuration() {
+    let Some((home, [own, _])) = two_majors() else { return };
+    for profile in ["own", "later"] {
+        assert!(home.run(&["local", "start", "--profile", profile]).status.success());
+    }
+    let mut it = Stdio::start(&home);
+    let made = ok(&mut it, "create_database", &json!({"profile": "own", "nameHint": "first"}));
+    it.finish();
+    // As another shell or cron would: without the configuration, and then without the programs of 18 as well.
+    let run = |words: &[&str], without: &[&str]| {
+        let mut command = home.command(&[words, &["--format", "json"]].concat());
+        without.iter().for_each(|name| _ = command.env_remove(name));
+        let output = command.output().unwrap();
+        let reply: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.success(), reply)
+    };
+    let bare = ["PGSANDBOX_CONFIG"];
+    let (_, listed) = run(&["list-databases"], &bare);
+    assert_eq!(listed["result"]["databases"][0]["databaseId"], made["databaseId"], "{listed:#}");
+    let (_, stands) = run(&["local", "status"], &bare);
+    let clusters = |of: &Value| -> Vec<(String, bool)> {
+        let of = of["clusters"].as_array().unwrap();
+        of.iter().map(|one| (one["postgresVersion"].as_str().unwrap().to_owned(), one["running"] == true)).collect()
+    };
+    assert_eq!(clusters(&stands), [(own.clone(), true), ("18".to_owned(), true)], "{stands:#}");
+    assert_eq!(
+        (stands["clusters"][0]["profile"].as_str(), stands["clusters"][1]["profile"].as_str()),
+        (Some("local"), None)
+    );
+    let (_, looked) = run(&["doctor"], &bare);
+    let checks = looked["result"]["checks"].as_array().unwrap();
+    let told = checks.iter().find(|check| check["name"] == "postgres.clusters").unwrap();
+    assert!(told["status"] == "warn" && told["detail"].to_string().contains("Postgres 18"), "{told:#}");
+    let blind = ["PGSANDBOX_CONFIG", "PGSANDBOX_POSTGRES_18_BIN_DIR"];
+    let (stopped, reply) = run(&["local", "stop"], &blind);
+    assert!(stopped, "{reply:#}");
+    assert_eq!(clusters(&reply), [(own, false), ("18".to_owned(), false)], "{reply:#}");
+    let (_, stands) = run(&["local", "status"], &bare);
+    assert!(clusters(&stands).iter().all(|(_, running)| !running), "{stands:#}");
+    // What is missing is named with the way to it.
+    let (_, looked) = run(&["doctor"], &["PGSANDBOX_POSTGRES_18_BIN_DIR"]);
+    let remedies = looked["result"]["checks"].to_string();
+    assert!(remedies.contains("PGSANDBOX_POSTGRES_18_BIN_DIR") && remedies.contains("--install-missing"), "{remedies}");
+}
+
+#[test]
 fn clusters_of_two_majors_run_side_by_side_and_calls_move_between_them() {
     let Some((home, [own, later])) = two_majors() else { return };
     let mut it = Stdio::start(&home);

@@ -27,6 +27,11 @@ impl Made {
     /// Each of them.
     pub(super) const ALL: [Self; 3] = [Self::Entry, Self::Servers, Self::File];
 
+    /// Returns what a word in the record says; one that is not known says the least.
+    pub(super) fn of(word: &str) -> Self {
+        Self::ALL.into_iter().find(|made| made.as_str() == word).unwrap_or_default()
+    }
+
     /// Returns the word in the record.
     pub(super) const fn as_str(self) -> &'static str {
         match self {

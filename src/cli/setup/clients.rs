@@ -110,7 +110,7 @@ pub(super) static CLIENTS: [Client; 5] = [
         typed: false,
         user: None,
         project: Some(".mcp.json"),
-        instead: "Claude Code keeps its user's servers among much else; say `--scope project`, or run `claude mcp add --scope user`",
+        instead: "Claude Code keeps its user's servers among much else; say `--scope project`, or run `claude mcp add --scope user pgsandbox -- PROGRAM mcp`",
         after: "Claude Code asks whether to trust the project's servers; `/mcp` lists them",
     },
 ];
@@ -134,6 +134,11 @@ impl Client {
         if self.user.is_some() { Scope::User } else { Scope::Project }
     }
 
+    /// Says what to do where a scope is none of the client's.
+    fn instead(&self) -> String {
+        self.instead.replace("PROGRAM", &super::entry::program())
+    }
+
     /// Returns the file of a scope.
     ///
     /// # Errors
@@ -141,9 +146,9 @@ impl Client {
     pub(super) fn file(&self, scope: Scope, around: &Surroundings) -> Result<PathBuf, String> {
         let place = match scope {
             Scope::Project => {
-                return self.project.map(|file| around.project.join(file)).ok_or_else(|| self.instead.to_owned());
+                return self.project.map(|file| around.project.join(file)).ok_or_else(|| self.instead());
             }
-            Scope::User => self.user.as_ref().ok_or_else(|| self.instead.to_owned())?,
+            Scope::User => self.user.as_ref().ok_or_else(|| self.instead())?,
         };
         let absolute = |path: &Path| path.is_absolute();
         let named = |name: &str| (around.variable)(name).map(PathBuf::from).filter(|path| absolute(path));

@@ -30,19 +30,22 @@ pub(super) use self::entry::Entry;
 use self::file::Source;
 use self::record::Record;
 use super::render::{self, Format, line, say};
-use crate::config::{Environment, load, state_dir, variables_named};
+use crate::config::{Environment, ProfileConfig, Source as ProfileSource, load, state_dir, variables_named};
 use crate::model::{Code, Failure};
 
 /// Returns the grammar of `setup`.
 pub(super) fn setup_command() -> Command {
-    common(Command::new("setup"))
-        .about("Sets MCP clients up to start this program; names none: shows how each stands")
-        .after_help("Everything else in a client's configuration stays as it is, comments too.")
+    common(
+        Command::new("setup"),
+        "Everything the user does, or the project in this directory; default: user, where the client has it",
+    )
+    .about("Sets MCP clients up to start this program; names none: shows how each stands")
+    .after_help("Everything else in a client's configuration stays as it is, comments too.")
 }
 
 /// Returns the grammar of `uninstall`.
 pub(super) fn uninstall_command() -> Command {
-    common(Command::new("uninstall"))
+    common(Command::new("uninstall"), "Everything the user does, or the project in this directory; default: both")
         .about("Takes back what `setup` added to MCP clients; names none: to all of them. Keeps the state directory and every database")
         .arg(
             Arg::new("purge")
@@ -52,7 +55,7 @@ pub(super) fn uninstall_command() -> Command {
         )
 }
 
-fn common(command: Command) -> Command {
+fn common(command: Command, scope: &'static str) -> Command {
     command
         .arg(
             Arg::new("clients")
@@ -61,11 +64,7 @@ fn common(command: Command) -> Command {
                 .value_parser(PossibleValuesParser::new(CLIENTS.iter().map(|client| client.name)))
                 .help("The clients"),
         )
-        .arg(
-            Arg::new("scope").long("scope").value_parser(Scope::ALL.map(Scope::as_str)).help(
-                "Everything the user does, or the project in this directory; default: user, where the client has it",
-            ),
-        )
+        .arg(Arg::new("scope").long("scope").value_parser(Scope::ALL.map(Scope::as_str)).help(scope))
         .arg(
             Arg::new("name")
                 .long("name")
@@ -141,6 +140,8 @@ pub(super) fn uninstall(matches: &ArgMatches, format: Format) -> ExitCode {
     let (mut notes, mut removed) = (Vec::new(), Vec::new());
     for name in iter::once(asked.name.clone()).chain(others) {
         let is_first = name == asked.name;
+        // What was made for one passes on to those that are left.
+        let record = home().map(|home| Record::read(&home)).unwrap_or_default();
         match take_back(&Asked { name, ..asked.clone() }, &record, all) {
             Ok((planned, more)) => {
                 // What was set up under one name is not missed under the others.
@@ -153,7 +154,9 @@ pub(super) fn uninstall(matches: &ArgMatches, format: Format) -> ExitCode {
     if let Some(home) = home().filter(|home| home.exists()) {
         notes.push(format!("left: the state directory `{}`, with whatever is in it", home.display()));
     }
-    notes.push("left: sandboxes on other servers; `pgsandbox list-databases` names them".to_owned());
+    if has_other_servers() {
+        notes.push("left: sandboxes on other servers; `pgsandbox list-databases` names them".to_owned());
+    }
     report(&asked, &removed, false, notes, format)
 }
 
@@ -173,6 +176,12 @@ fn take_back(asked: &Asked, record: &Record, all: bool) -> Result<(Vec<Planned>,
         notes.extend(write(asked, &planned, false).map_err(|failure| vec![failure])?);
     }
     Ok((planned, notes))
+}
+
+/// Returns whether sandboxes may be on a server that this program does not run: it is so unless the configuration says otherwise.
+fn has_other_servers() -> bool {
+    let is_external = |profile: &ProfileConfig| matches!(profile.source, ProfileSource::External { .. });
+    load(&Environment::of_process()).map_or(true, |config| config.profiles.iter().any(is_external))
 }
 
 fn purge() -> Failure {
@@ -307,6 +316,14 @@ fn unusable(file: &std::path::Path, what: &str) -> Failure {
     Failure::new(Code::InvalidConfiguration, format!("`{}`: {what}; it was not touched", file.display()))
 }
 
+fn unwritten(file: &std::path::Path, error: &std::io::Error) -> Failure {
+    let failure = Failure::new(Code::InvalidConfiguration, format!("`{}` was not written: {error}", file.display()));
+    match file.parent().filter(|_| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        Some(folder) => failure.hint(format!("see that you may make files in `{}`", folder.display())),
+        None => failure,
+    }
+}
+
 /// Returns what is planned, if all of it can be done.
 fn sound(planned: Vec<Result<Planned, Failure>>) -> Result<Vec<Planned>, Vec<Failure>> {
     let (sound, faulty): (Vec<_>, Vec<_>) = planned.into_iter().partition(Result::is_ok);
@@ -324,8 +341,7 @@ fn write(asked: &Asked, planned: &[Planned], puts: bool) -> Result<Vec<String>, 
     let mut written = Ok(());
     for one in planned.iter().filter(|one| !one.difference.is_empty()) {
         let file = &one.source.path;
-        written = file::replace(&one.source, one.changed.text.as_deref())
-            .map_err(|error| Failure::new(Code::InvalidConfiguration, format!("`{}`: {error}", file.display())));
+        written = file::replace(&one.source, one.changed.text.as_deref()).map_err(|error| unwritten(file, &error));
         if written.is_err() {
             break;
         }
@@ -433,6 +449,8 @@ fn report(asked: &Asked, planned: &[Planned], puts: bool, notes: Vec<String>, fo
 /// Shows how each client stands.
 fn status(asked: &Asked, format: Format) -> ExitCode {
     let entry = Entry::of_this_process();
+    let record = home().map(|home| Record::read(&home)).unwrap_or_default();
+    let mut notes = Vec::new();
     let mut seen: Vec<(&Client, Scope, PathBuf, String)> = Vec::new();
     for client in &CLIENTS {
         for scope in Scope::ALL.into_iter().filter(|scope| asked.scope.is_none_or(|of| of == *scope)) {
@@ -443,8 +461,14 @@ fn status(asked: &Asked, format: Format) -> ExitCode {
             if seen.iter().any(is_same) {
                 continue;
             }
+            let names = file::read(&file).map(|source| source.path).unwrap_or_else(|_| file.clone());
+            let others: Vec<String> = record.names(&names).iter().map(|name| format!("`{name}`")).collect();
             let stands = match plan(asked, client, scope, &|_, _| Change::Put(&entry), &entry) {
-                Err(failure) => failure.message,
+                Err(failure) => {
+                    notes.push(failure.message.clone());
+                    failure.message
+                }
+                Ok(one) if !one.changed.was_there && !others.is_empty() => format!("set up as {}", others.join(", ")),
                 Ok(one) if one.difference.is_empty() => "set up".to_owned(),
                 Ok(one) if one.changed.was_there => "set up otherwise".to_owned(),
                 Ok(one) if one.old.is_some() => "not set up".to_owned(),
@@ -464,12 +488,17 @@ fn status(asked: &Asked, format: Format) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     for (client, scope, file, stands) in seen {
+        // Why it cannot be is below, where there is room for it.
+        let stands = if notes.contains(&stands) { "cannot be told" } else { &stands };
         line(&format!("{:<15} {:<8} {stands:<16} {}", client.name, scope.as_str(), file.display()));
     }
+    notes.iter().for_each(|note| say(&format!("note: {note}")));
     ExitCode::SUCCESS
 }
 
 fn complain(failures: &[Failure], format: Format) -> ExitCode {
     render::failures(failures, format);
-    ExitCode::FAILURE
+    // What the command line asks for cannot be done at all.
+    let is_misused = failures.iter().all(|failure| failure.code == Code::InvalidArguments);
+    if is_misused { ExitCode::from(super::refused::NOT_DONE) } else { ExitCode::FAILURE }
 }

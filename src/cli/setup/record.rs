@@ -42,12 +42,25 @@ impl Record {
     /// Returns what was made in a file for a server.
     pub(super) fn made(&self, file: &Path, server: &str) -> Made {
         let line = self.lines.iter().find(|line| line.file == file && line.server == server);
-        line.and_then(|line| Made::ALL.into_iter().find(|made| made.as_str() == line.made)).unwrap_or_default()
+        line.map(|line| Made::of(&line.made)).unwrap_or_default()
+    }
+
+    /// Returns the names under which servers were set up in a file.
+    pub(super) fn names(&self, file: &Path) -> Vec<&str> {
+        self.lines.iter().filter(|line| line.file == file).map(|line| line.server.as_str()).collect()
     }
 
     /// Notes what was made, `None` for nothing any more.
     pub(super) fn note(&mut self, file: &Path, server: &str, made: Option<Made>) {
+        let before = self.made(file, server);
         self.lines.retain(|line| line.file != file || line.server != server);
+        // What holds several servers goes with the last of them.
+        if made.is_none()
+            && let Some(other) = self.lines.iter_mut().find(|line| line.file == file)
+            && Made::of(&other.made) < before
+        {
+            before.as_str().clone_into(&mut other.made);
+        }
         let line =
             |made: Made| Line { file: file.to_owned(), server: server.to_owned(), made: made.as_str().to_owned() };
         self.lines.extend(made.map(line));

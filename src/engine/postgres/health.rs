@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::admin::{AdminSession, refused};
-use super::managed::{ManagedCluster, discover, dump_tools};
+use super::managed::{ManagedCluster, discover, dump_tools, to_install};
 use super::server::PostgresServer;
 use super::verify::{check, judge, warn_unless};
 use crate::engine::EngineError;
@@ -99,14 +99,13 @@ async fn cluster_runs(cluster: &ManagedCluster, checks: &mut Vec<Check>) -> bool
     let installed = discover(&cluster.settings().binaries).await;
     let versions: Vec<String> =
         installed.iter().map(|i| format!("{} in `{}`", i.version, i.bin_dir.display())).collect();
-    let wanted = cluster.settings().major;
+    let wanted = cluster.known_major();
     let there = installed.iter().any(|i| wanted.is_none_or(|major| i.major == major));
     let mut detail = if versions.is_empty() { "no server is installed".to_owned() } else { versions.join(", ") };
     if let (false, Some(major)) = (there, wanted) {
         detail.push_str(&format!("; PostgreSQL {major} is wanted"));
     }
-    let remedy = "install one with `pgsandbox quickstart --yes`";
-    checks.push(judge("postgres.installed", there, &detail, remedy));
+    checks.push(judge("postgres.installed", there, &detail, &to_install(wanted)));
     let status = match cluster.status().await {
         Ok(status) => status,
         Err(error) => {

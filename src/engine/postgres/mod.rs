@@ -31,7 +31,7 @@ pub use endpoint::{ChannelBinding, Endpoint, Host, StartupOptions};
 pub use engine::PostgresEngine;
 pub use managed::{
     ADMIN_ROLE, BinarySettings, ClusterStatus, Home, InstallError, Installation, ManagedCluster, ManagedError,
-    ManagedSettings, PORT_FIRST, RunAs, discover, install,
+    ManagedSettings, PORT_FIRST, RunAs, clusters_in, discover, install,
 };
 pub use net::NetError;
 pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};

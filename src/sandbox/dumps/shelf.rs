@@ -114,7 +114,10 @@ impl From<ShelfError> for Failure {
                 }
             }
             ShelfError::Exists(_) => Self::new(Code::InvalidArguments, message)
-                .hint("give `replace: true` or another name, or remove it with `delete_template` and `exported: true`"),
+                .hint(
+                    "give another name (to `exported add` by `--name`), have `export_template` replace it by `replace: true`, or \
+                     remove it with `delete_template` and `exported: true`",
+                ),
             ShelfError::Full(_) => Self::new(Code::QuotaExceeded, message)
                 .hint("remove one with `delete_template` and `exported: true`; `list_templates` shows them"),
             ShelfError::Missing { known, .. } => {

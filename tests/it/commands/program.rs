@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Output, Stdio as Pipe};
 use std::time::Duration;
 
@@ -111,6 +112,44 @@ fn a_command_works_on_its_sandbox_and_shows_none_of_its_credentials() {
         audited += &text(&fs::read(entry.unwrap().path()).unwrap());
     }
     assert!(audited.contains("./script") && !audited.contains("--token") && !audited.contains(&password));
+}
+
+#[test]
+fn names_of_the_database_url_are_recorded_and_a_file_that_cannot_be_used_is_named() {
+    let place = Place::new();
+    let program =
+        place.script("script", "[ \"$APP_DB_URL\" = \"$DATABASE_URL\" ] && echo same; echo \"${OTHER_URL:-none}\"");
+    fs::write(Path::new(&place.repo).join(".env.example"), "APP_DB_URL=postgres://localhost/app\n").unwrap();
+    fs::write(Path::new(&place.repo).join("docker-compose.yml"), "services:\n  db:\n    image: postgres:12\n").unwrap();
+    let mut stdio = Stdio::start(&place.home);
+    let id = create(&mut stdio);
+    let prepare = |stdio: &mut Stdio, names: &[&str]| {
+        let input = json!({"repoPath": place.repo, "seedCommand": [program], "databaseUrlEnvNames": names});
+        stdio.call("prepare_for_repo", &input)
+    };
+    let looked = stdio.call("prepare_for_repo", &json!({"repoPath": place.repo}));
+    assert!(looked["warnings"].to_string().contains("`APP_DB_URL`"), "{looked:#}");
+    let prepared = prepare(&mut stdio, &["APP_DB_URL"]);
+    assert_eq!(prepared["result"]["recorded"]["databaseUrlEnvNames"], json!(["APP_DB_URL"]), "{prepared:#}");
+    assert!(!prepared["warnings"].to_string().contains("APP_DB_URL"), "{prepared:#}");
+    assert_eq!(prepare(&mut stdio, &["PATH"])["ok"], false);
+    let seed = |stdio: &mut Stdio, more: Value| {
+        let mut input = json!({"databaseId": id, "repoPath": place.repo});
+        input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        stdio.call("seed_database", &input)
+    };
+    assert_eq!(seed(&mut stdio, json!({}))["result"]["stdout"], "same\nnone\n");
+    // What a call names counts alone.
+    let other = seed(&mut stdio, json!({"databaseUrlEnvNames": ["OTHER_URL"]}));
+    assert!(!other["result"]["stdout"].as_str().unwrap().contains("same"), "{other:#}");
+    let validated = stdio.call("validate_schema_change", &json!({"repoPath": place.repo, "command": [program]}));
+    assert!(validated["warnings"].to_string().contains("made for Postgres 12"), "{validated:#}");
+    fs::write(Path::new(&place.repo).join(".pgsandbox/project.json"), "{\"seedCommand\": \"npm run hunter2\"}")
+        .unwrap();
+    let refused = seed(&mut stdio, json!({}));
+    let said = refused["errors"][0].to_string();
+    assert_eq!(refused["errors"][0]["code"], "missing_seed_command", "{refused:#}");
+    assert!(said.contains("project.json") && said.contains("a list of words") && !said.contains("hunter2"), "{said}");
 }
 
 #[test]

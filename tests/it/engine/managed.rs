@@ -259,6 +259,61 @@ async fn a_directory_of_somebody_else_is_refused() {
 }
 
 #[tokio::test]
+async fn nothing_is_made_where_the_state_directory_was_removed() {
+    let mut place = place();
+    let mark = place.home.parent().unwrap().join("mark");
+    std::fs::write(&mark, "").unwrap();
+    place.settings.mark = Some(mark.clone());
+    let engine = place.engine();
+    engine.ready().await.unwrap();
+    place.cluster().stop().await.unwrap();
+    std::fs::remove_dir_all(&place.home).unwrap();
+    std::fs::remove_file(&mark).unwrap();
+    let refused = place.engine().ready().await;
+    assert!(matches!(&refused, Err(EngineError::Known(f)) if f.code == Code::LocalPostgresUnavailable), "{refused:?}");
+    assert!(matches!(place.cluster().start().await, Err(ManagedError::HomeGone(_))));
+    assert!(!place.home.exists());
+}
+
+#[tokio::test]
+async fn the_cluster_that_was_made_first_is_meant_where_no_version_is_asked_for() {
+    let place = place();
+    let settings = ManagedSettings { major: None, ..place.settings.clone() };
+    let major = place.settings.major.unwrap();
+    assert!(place.cluster().init().await.unwrap());
+    // One that is newer, and came later.
+    let later = place.home.join("postgres").join((major + 1).to_string());
+    std::fs::create_dir_all(later.join("data")).unwrap();
+    std::fs::write(later.join("data/PG_VERSION"), format!("{}\n", major + 1)).unwrap();
+    std::fs::write(later.join("admin-password"), "x").unwrap();
+    assert_eq!(ManagedCluster::new(settings.clone()).known_major(), Some(major));
+    // A directory of a program that wrote nothing down is told by the age of its clusters.
+    std::fs::remove_file(place.home.join("first-cluster")).unwrap();
+    assert_eq!(ManagedCluster::new(settings.clone()).known_major(), Some(major));
+    // What is written down counts as long as it is there.
+    std::fs::write(place.home.join("first-cluster"), (major + 1).to_string()).unwrap();
+    assert_eq!(ManagedCluster::new(settings.clone()).known_major(), Some(major + 1));
+    std::fs::remove_dir_all(&later).unwrap();
+    assert_eq!(ManagedCluster::new(settings).known_major(), Some(major));
+}
+
+#[tokio::test]
+async fn a_cluster_stops_without_its_programs() {
+    let mut place = place();
+    let started = place.cluster().start().await.unwrap();
+    place.settings.binaries = BinarySettings::default();
+    let directory = place.directory();
+    // Of a major that no machine has: its folder alone says so.
+    let strange = directory.with_file_name("9");
+    std::fs::rename(&directory, &strange).unwrap();
+    std::fs::write(strange.join("data/PG_VERSION"), "9\n").unwrap();
+    place.settings.major = Some(9);
+    assert!(place.cluster().stop().await.unwrap());
+    assert!(!Path::new(&format!("/proc/{}/cwd", started.pid.unwrap())).exists());
+    assert!(!place.cluster().stop().await.unwrap());
+}
+
+#[tokio::test]
 async fn a_cluster_of_a_major_that_is_not_installed_is_named() {
     let mut place = place();
     place.settings.major = Some(12);

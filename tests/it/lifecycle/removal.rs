@@ -120,6 +120,27 @@ async fn upkeep_runs_by_itself_and_ends_with_the_core() {
     assert_eq!(core.start_upkeep(authority(), Arc::new(Book::default())).unwrap_err().code, Code::Busy);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_round_of_upkeep_removes_what_is_past_its_time_whoevers_it_is() {
+    let ground = ground();
+    let core = ground.core().await;
+    for owner in [SystemReason::Pool, SystemReason::Reaper] {
+        create_as(&core, owner, request()).await.unwrap();
+    }
+    let round = async |book: Book| {
+        let audit: Arc<dyn UpkeepAudit> = Arc::new(book);
+        let mut upkept = core.upkeep_once(&authority(), &audit).await;
+        let reaped = upkept.remove(0).outcome.unwrap().unwrap();
+        (upkept.len(), reaped.removed.len(), reaped.failed.len())
+    };
+    assert_eq!(round(Book::default()).await, (0, 0, 0), "nothing is past its time");
+    ground.all_expire().await;
+    assert_eq!(round(Book { full: true, ..Book::default() }).await, (0, 0, 2), "nothing is done unrecorded");
+    ground.check_settled(2, "unrecorded").await;
+    assert_eq!(round(Book::default()).await, (0, 2, 0));
+    ground.check_settled(0, "one round").await;
+}
+
 /// Keeps what upkeep says, and can refuse.
 #[derive(Default)]
 struct Book {

@@ -257,7 +257,10 @@ impl<'a> Asking<'a> {
             let text = format!("role `{user}` of {} may not read {}", self.job.shown, listed(&closed));
             return Err(known(
                 Failure::new(Code::PermissionDenied, text)
-                    .hint("grant it SELECT on them and USAGE on their schemas, or use another role"),
+                    .hint(
+                        "grant it SELECT on them and USAGE on their schemas, or use another role; tables whose rows are left out \
+                         need it as well",
+                    ),
             ));
         }
         if !hidden.is_empty() {

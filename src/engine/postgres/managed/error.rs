@@ -22,6 +22,9 @@ pub enum ManagedError {
     /// The state directory is of a newer program's.
     #[error("the state directory `{}` is of a format that this version does not know", .0.display())]
     HomeFormat(PathBuf),
+    /// The state directory went away under the program.
+    #[error("the state directory `{}` was removed while this program runs; nothing was made or started in it", .0.display())]
+    HomeGone(PathBuf),
     /// The state directory must be said in full.
     #[error("the state directory `{}` is not an absolute path", .0.display())]
     RelativeHome(PathBuf),
@@ -108,6 +111,7 @@ impl ManagedError {
             Self::Full(_) => Code::Busy,
             Self::ForeignHome(_) | Self::HomeFormat(_) | Self::RelativeHome(_) => Code::InvalidConfiguration,
             Self::NotInstalled { major: None, .. }
+            | Self::HomeGone(_)
             | Self::NotPrivate(_)
             | Self::Exposed { .. }
             | Self::NoUser(_)
@@ -125,9 +129,12 @@ impl ManagedError {
     /// Returns what to do.
     pub fn remedy(&self) -> String {
         match self {
-            Self::NotInstalled { .. } => "install a server with `pgsandbox quickstart --yes`, or name one with \
-                 `PGSANDBOX_POSTGRES_BIN_DIR`"
-                .to_owned(),
+            Self::NotInstalled { major, .. } => to_install(*major),
+            Self::HomeGone(_) => {
+                "end this program and start it again, the client that runs it for instance; it makes the \
+                 directory anew then"
+                    .to_owned()
+            }
             Self::ForeignHome(_) | Self::RelativeHome(_) => {
                 "set `PGSANDBOX_HOME` to a directory that is absent or empty".to_owned()
             }
@@ -167,6 +174,18 @@ impl ManagedError {
 impl From<ManagedError> for Failure {
     fn from(error: ManagedError) -> Self {
         Self::new(error.code(), error.to_string()).hint(error.remedy())
+    }
+}
+
+/// Says how a server is had, of this major or of any.
+pub(in crate::engine::postgres) fn to_install(major: Option<u16>) -> String {
+    match major {
+        Some(major) => format!(
+            "install PostgreSQL {major} with `pgsandbox ensure-postgres --postgres-version {major} --install-missing`, or \
+             name its programs with `PGSANDBOX_POSTGRES_{major}_BIN_DIR`"
+        ),
+        None => "install a server with `pgsandbox quickstart --yes`, or name one with `PGSANDBOX_POSTGRES_BIN_DIR`"
+            .to_owned(),
     }
 }
 

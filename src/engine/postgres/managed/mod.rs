@@ -21,6 +21,7 @@ use std::time::Duration;
 
 pub use binaries::{BinarySettings, Installation, discover};
 pub use error::ManagedError;
+pub(super) use error::to_install;
 pub use home::Home;
 pub use install::{InstallError, install};
 pub(super) use tools::{DumpTools, dump_tools};
@@ -54,7 +55,9 @@ const READY_POLL: Duration = Duration::from_millis(40);
 pub struct ManagedSettings {
     /// The state directory; each major has a cluster below it.
     pub home: PathBuf,
-    /// The major version; without one the newest cluster that is there, else the newest server installed.
+    /// A file that is there as long as the directory's owner keeps it: once it is gone nothing is made or started.
+    pub mark: Option<PathBuf>,
+    /// The major version; without one that of the cluster that was made first, else of the newest server installed.
     pub major: Option<u16>,
     /// Where servers are looked for.
     pub binaries: BinarySettings,
@@ -69,6 +72,7 @@ impl ManagedSettings {
     pub fn new(home: impl Into<PathBuf>) -> Self {
         Self {
             home: home.into(),
+            mark: None,
             major: None,
             binaries: BinarySettings::default(),
             port_first: PORT_FIRST,
@@ -82,6 +86,11 @@ impl ManagedSettings {
 pub struct ManagedCluster {
     settings: ManagedSettings,
     last: Mutex<Option<Running>>,
+}
+
+/// Returns the majors that have a cluster in a state directory, the newest first. Looks alone.
+pub fn clusters_in(home: &Path) -> Vec<u16> {
+    process::clusters(home).into_iter().map(|paths| paths.major).collect()
 }
 
 /// A cluster that answers.
@@ -167,11 +176,12 @@ impl ManagedCluster {
         }
         let Some(paths) = self.existing() else { return Ok(false) };
         let _lock = Locked::take(&paths.lock(), LOCK_WAIT).await?;
+        self.remember(None);
         let Some(installation) = self.installation(paths.major).await else {
-            return Err(self.not_installed(Some(paths.major)).await);
+            // It runs without its programs being found, and goes without them.
+            return process::stop_by_signal(&paths).await;
         };
         let user = user::cluster_user(&self.settings.run_as)?;
-        self.remember(None);
         process::stop(&paths, &installation, user.as_ref()).await
     }
 
@@ -350,6 +360,9 @@ impl ManagedCluster {
 
     /// Claims the state directory and finds the server for its cluster.
     async fn prepare(&self) -> Result<(Paths, Installation), ManagedError> {
+        if let Some(mark) = self.settings.mark.as_ref().filter(|mark| !mark.exists()) {
+            return Err(ManagedError::HomeGone(mark.parent().unwrap_or(mark).to_owned()));
+        }
         let major = self.settings.major.or_else(|| self.existing().map(|p| p.major));
         let installation = match major {
             Some(major) => self.installation(major).await,
@@ -376,9 +389,11 @@ impl ManagedCluster {
         if paths.initialised() {
             process::check_version(paths, installation)?;
             process::remove_attempts(paths);
+            process::note_first(&self.settings.home)?;
             return Ok(false);
         }
         process::init(paths, installation, user.as_ref()).await?;
+        process::note_first(&self.settings.home)?;
         Ok(true)
     }
 
@@ -391,14 +406,14 @@ impl ManagedCluster {
         ManagedError::NotInstalled { major, found }
     }
 
-    /// Returns the cluster that is there: the one of the wanted major, or the newest.
+    /// Returns the cluster that is there: the one of the wanted major, or the first that was made. One that comes to it
+    /// later does not take its place.
     fn existing(&self) -> Option<Paths> {
         let home = &self.settings.home;
-        let majors = match self.settings.major {
-            Some(major) => vec![major],
-            None => process::majors(home),
-        };
-        majors.into_iter().map(|major| Paths::new(home, major)).find(Paths::initialised)
+        match self.settings.major {
+            Some(major) => Some(Paths::new(home, major)).filter(Paths::initialised),
+            None => process::first(home),
+        }
     }
 
     /// Returns how the cluster is reached if it was started before.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use sha2::{Digest, Sha256};
 
 use super::binaries::Installation;
@@ -96,6 +96,35 @@ pub(super) fn majors(home: &Path) -> Vec<u16> {
     let mut majors: Vec<u16> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
     majors.sort_unstable_by(|a, b| b.cmp(a));
     majors
+}
+
+/// Returns the clusters that are there, the newest major first.
+pub(super) fn clusters(home: &Path) -> Vec<Paths> {
+    majors(home).into_iter().map(|major| Paths::new(home, major)).filter(Paths::initialised).collect()
+}
+
+/// Returns the cluster that is meant where no version is asked for: as it was written down, else the one made first.
+pub(super) fn first(home: &Path) -> Option<Paths> {
+    let mut there = clusters(home);
+    if there.len() > 1 {
+        let noted = fs::read_to_string(first_file(home)).ok().and_then(|text| text.trim().parse::<u16>().ok());
+        let made = |paths: &Paths| fs::metadata(paths.password()).and_then(|found| found.modified()).ok();
+        there.sort_by_key(|paths| (Some(paths.major) != noted, made(paths)));
+    }
+    there.into_iter().next()
+}
+
+/// Writes down which cluster was made first, once.
+pub(super) fn note_first(home: &Path) -> Result<(), ManagedError> {
+    let file = first_file(home);
+    match first(home) {
+        Some(paths) if !file.exists() => write_private(&file, format!("{}\n", paths.major).as_bytes()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn first_file(home: &Path) -> PathBuf {
+    home.join("first-cluster")
 }
 
 /// Makes the cluster's data, in a folder beside its final place that is renamed when complete.
@@ -225,6 +254,29 @@ pub(super) async fn stop(
         return Ok(true);
     }
     Err(ManagedError::Stop(tail(&output.stderr)))
+}
+
+/// Stops the server without a program of Postgres', as `pg_ctl` does it. Returns whether it ran.
+pub(super) async fn stop_by_signal(paths: &Paths) -> Result<bool, ManagedError> {
+    let Some(pid) = server_pid(paths) else { return Ok(false) };
+    let until = tokio::time::Instant::now() + fault::within(PROGRAM_WAIT);
+    let failed = |error: &dyn std::fmt::Display| ManagedError::Stop(format!("process {pid}: {error}"));
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(&"is none"))?;
+    // The number is the process' as long as this is open; what it is is looked at behind it.
+    match pidfd_open(number, PidfdFlags::empty()) {
+        Ok(process) if server_pid(paths) == Some(pid) => {
+            pidfd_send_signal(process, Signal::INT).map_err(|error| failed(&error))?;
+        }
+        Ok(_) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => return Err(failed(&error)),
+    }
+    while server_pid(paths) == Some(pid) {
+        if tokio::time::Instant::now() > until {
+            return Err(ManagedError::Stop(format!("process {pid} does not end")));
+        }
+        tokio::time::sleep(PROCESS_POLL).await;
+    }
+    Ok(true)
 }
 
 /// Returns the process that serves the cluster's data, if there is one.
