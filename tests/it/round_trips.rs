@@ -239,5 +239,5 @@ fn a_fork_costs_few_round_trips_and_one_login_into_it() {
     let (trips, logins, sent) = (0..5).map(|_| fork()).min().unwrap();
     // One for the row, and one in which the copy is given to its roles and opened to them.
     let commits = sent.iter().filter(|sent| sent.ends_with("QCOMMIT")).count();
-    assert_eq!((trips, logins, commits), (32, 1, 2), "{sent:#?}");
+    assert_eq!((trips, logins, commits), (31, 1, 2), "{sent:#?}");
 }

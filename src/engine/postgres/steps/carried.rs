@@ -36,7 +36,7 @@ impl Work<'_> {
     /// Returns what sets again on the copy what the source has beside its contents.
     pub(super) async fn carried(
         &self,
-        turn: &Transaction<'_>,
+        inside: &Transaction<'_>,
         mapping: &Mapping<'_>,
     ) -> Result<Vec<String>, EngineError> {
         let failed = refused("read the settings of the database", self.profile());
@@ -45,7 +45,7 @@ impl Work<'_> {
         let pattern = role_pattern(&self.server.settings().prefix);
         let with_pattern = [source.clone(), (&mapping.oids, Type::OID_ARRAY), (&pattern, Type::TEXT)];
         let alone = [source];
-        let settings = turn.query_typed(
+        let settings = inside.query_typed(
             "SELECT CASE WHEN s.setrole = 0 THEN NULL ELSE pg_catalog.pg_get_userbyid(s.setrole)::text END, \
              pg_catalog.split_part(c, '=', 1), pg_catalog.substr(c, pg_catalog.strpos(c, '=') + 1) \
              FROM pg_catalog.pg_db_role_setting s JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase, \
@@ -53,11 +53,11 @@ impl Work<'_> {
              WHERE d.datname = $1 AND (s.setrole = 0 OR s.setrole = ANY ($2)) ORDER BY s.setrole, u.n",
             &with_roles,
         );
-        let comment = turn.query_typed(
+        let comment = inside.query_typed(
             "SELECT pg_catalog.shobj_description(oid, 'pg_database') FROM pg_catalog.pg_database WHERE datname = $1",
             &alone,
         );
-        let rights = turn.query_typed(
+        let rights = inside.query_typed(
             "SELECT x.privilege_type, pg_catalog.pg_get_userbyid(x.grantee)::text, x.is_grantable \
              FROM pg_catalog.pg_database d, pg_catalog.aclexplode(d.datacl) x WHERE d.datname = $1 \
              AND x.grantee <> 0 AND x.grantee <> d.datdba AND x.grantee <> ALL ($2) \

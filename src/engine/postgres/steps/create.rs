@@ -198,7 +198,9 @@ impl Work<'_> {
         let statements = self.opening().join("; ");
         // asked behind it, and not at all if it failed
         let opened = async { transaction.batch_execute(&statements).await.map_err(&failed) };
-        try_join(opened, self.check_open(&transaction)).await?;
+        let (opened, checked) = tokio::join!(opened, self.check_open(&transaction));
+        opened?;
+        checked?;
         transaction.commit().await.map_err(&failed)
     }
 

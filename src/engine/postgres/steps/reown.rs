@@ -75,15 +75,15 @@ impl Work<'_> {
         let mut turns = self.server.admin_session().await?;
         // What lets the admin in has to be there for a session of its own.
         self.let_admin_in(&turns).await?;
-        // What is kept beside the database is read while the session into it begins.
+        // Who is who is read while the session into it begins.
         let (outside, entered) = tokio::join!(self.outside(&mut turns, source), self.enter());
-        let (_turn, mapping, carried) = outside?;
+        let (_turn, mapping) = outside?;
         let (mut inside, waiting) = entered?;
         let mut beside: Option<PooledSession> = None;
         let mut attempt = 0;
         loop {
             attempt += 1;
-            let given = self.give(&mut inside, &mapping, &carried);
+            let given = self.give(&mut inside, &mapping);
             let given = match &beside {
                 // Whoever has granted the source's roles something holds that up until his transaction ends.
                 Some(beside) if attempt > 1 => self.while_it_waits(beside, None, waiting, given).await,
@@ -105,19 +105,18 @@ impl Work<'_> {
         }
     }
 
-    /// Waits for its turn, which is over when the transaction is, and reads who is who and what lies beside the source.
+    /// Waits for its turn, which is over when the transaction is, and reads who is who.
     async fn outside<'a>(
         &'a self,
         turns: &'a mut AdminSession,
         source: &'a SandboxNames,
-    ) -> Result<(Transaction<'a>, Mapping<'a>, Vec<String>), EngineError> {
+    ) -> Result<(Transaction<'a>, Mapping<'a>), EngineError> {
         let failed = refused("take turns", self.profile());
         let turn = turns.transaction().await.map_err(&failed)?;
         let key = turn_key(source);
         turn.query_typed("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)]).await.map_err(failed)?;
         let mapping = self.mapping(&turn, source).await?;
-        let carried = self.carried(&turn, &mapping).await?;
-        Ok((turn, mapping, carried))
+        Ok((turn, mapping))
     }
 
     /// Goes into the copy. Returns the session, and its number.
@@ -130,12 +129,7 @@ impl Work<'_> {
         Ok((inside, number))
     }
 
-    async fn give(
-        &self,
-        inside: &mut AdminSession,
-        mapping: &Mapping<'_>,
-        carried: &[String],
-    ) -> Result<Seen, EngineError> {
+    async fn give(&self, inside: &mut AdminSession, mapping: &Mapping<'_>) -> Result<Seen, EngineError> {
         let failed = refused("give the copy to its roles", self.profile());
         let source = mapping.source;
         for (old, new) in mapping.pairs() {
@@ -151,7 +145,12 @@ impl Work<'_> {
             }
             Ok(())
         };
-        let ((), (schemas, shared)) = try_join(off, self.shared(&transaction, mapping)).await?;
+        // What lies beside the source is in its encoding, which is the copy's. Of what is sent at once the first fault counts:
+        // what comes behind it says no more than that.
+        let (off, shared, carried) =
+            tokio::join!(off, self.shared(&transaction, mapping), self.carried(&transaction, mapping));
+        off?;
+        let ((schemas, shared), carried) = (shared?, carried?);
         let (owner, new_owner) = (ident(&source.owner_role), ident(&self.spec.names.owner_role));
         // Schemas first: whoever is given what is in one needs the right to create there.
         let mut statements: Vec<String> =
@@ -173,7 +172,7 @@ impl Work<'_> {
             rights = Rights::read(&transaction, mapping).await.map_err(&failed)?;
         }
         self.carry(&transaction, "make the user mappings again", &mappings).await?;
-        self.carry(&transaction, "set the settings of the database again", carried).await?;
+        self.carry(&transaction, "set the settings of the database again", &carried).await?;
         let mut statements = rights.statements(mapping);
         statements.push(format!("DROP OWNED BY {}", ident(&source.readonly_role)));
         statements.push(format!("DROP OWNED BY {owner}"));
@@ -187,7 +186,11 @@ impl Work<'_> {
         let given = async { transaction.batch_execute(&statements).await.map_err(&failed) };
         let open = async { if opens { self.check_open(&transaction).await } else { Ok(()) } };
         let checked = self.check_given(&transaction, mapping, &shared.before);
-        let ((), (), (), seen) = futures_util::try_join!(given, checked, open, self.look(&transaction))?;
+        let (given, checked, open, seen) = tokio::join!(given, checked, open, self.look(&transaction));
+        given?;
+        checked?;
+        open?;
+        let seen = seen?;
         transaction.commit().await.map_err(&failed)?;
         Ok(seen)
     }
