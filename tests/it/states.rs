@@ -169,7 +169,7 @@ fn what_stops_a_start_is_said_with_its_path_and_the_way_on() {
         let path = home.state().join(name);
         let right = fs::metadata(&path).unwrap().permissions();
         fs::set_permissions(&path, PermissionsExt::from_mode(right.mode() | 0o044)).unwrap();
-        let refused = home.run(&["list-databases"]);
+        let refused = home.run(&["list-databases", "--format", "text"]);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(
             !refused.status.success() && said.contains(path.to_str().unwrap()) && said.contains("hint: "),

@@ -42,6 +42,8 @@ const FIRST_BYTES_MAX: u64 = 64 << 10;
 const ACCEPTED: [u8; 9] = [b'R', 0, 0, 0, 8, 0, 0, 0, 0];
 /// What a request to stop a statement asks for, in place of a protocol version.
 const CANCEL_REQUEST: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
+/// How long a server may take to end the session of a program that has ended.
+const LEAVE_WAIT: Duration = Duration::from_millis(500);
 /// How long telling a server to stop may take.
 const CANCEL_WAIT: Duration = Duration::from_secs(5);
 /// The longest path of a socket that the system takes, in bytes.
@@ -140,24 +142,27 @@ impl Drop for Relay {
     /// Ends the session on the server as well: a statement does not end because nobody waits for it.
     fn drop(&mut self) {
         self.task.abort();
-        let Some((process, key)) = lock(&self.seen).key.take() else { return };
+        let Some(key) = lock(&self.seen).key.take() else { return };
         let endpoint = self.endpoint.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                let cancel = async {
-                    let mut stream = net::open(&endpoint, CANCEL_WAIT).await?;
-                    let mut request = BytesMut::new();
-                    frontend::cancel_request(process, key, &mut request);
-                    let sent = async {
-                        stream.write_all(&request).await?;
-                        stream.flush().await
-                    };
-                    sent.await.map_err(|error| NetError::Unreachable(error.to_string()))
-                };
-                drop(tokio::time::timeout(fault::within(CANCEL_WAIT), cancel).await);
-            });
+            runtime.spawn(async move { stop(&endpoint, key).await });
         }
     }
+}
+
+/// Asks a server to stop what a session does.
+async fn stop(endpoint: &Endpoint, (process, key): (i32, i32)) {
+    let cancel = async {
+        let mut stream = net::open(endpoint, CANCEL_WAIT).await?;
+        let mut request = BytesMut::new();
+        frontend::cancel_request(process, key, &mut request);
+        let sent = async {
+            stream.write_all(&request).await?;
+            stream.flush().await
+        };
+        sent.await.map_err(|error| NetError::Unreachable(error.to_string()))
+    };
+    drop(tokio::time::timeout(fault::within(CANCEL_WAIT), cancel).await);
 }
 
 fn bind(work: &WorkDir, path: &PathBuf) -> io::Result<UnixListener> {
@@ -251,16 +256,28 @@ impl Line {
                 std::future::pending::<()>().await;
             }
         };
-        tokio::select! {
-            () = ask(from_client, to_server) => {}
-            lost = self.answer(&greeting, from_server, to_client, &ready, &key) => {
+        let mut answers = std::pin::pin!(self.answer(&greeting, from_server, to_client, &ready, &key));
+        let gone = tokio::select! {
+            () = ask(from_client, to_server) => true,
+            lost = &mut answers => {
                 if let Some(lost) = lost {
                     self.lose(lost);
                 }
+                false
             }
-            () = silence => self.lose(Lost::Silent(timeout)),
+            () = silence => {
+                self.lose(Lost::Silent(timeout));
+                false
+            }
+        };
+        let own = *key.lock().unwrap_or_else(PoisonError::into_inner);
+        // A program that has ended is answered by the end of its session, if the server is not in the midst of a statement.
+        if gone
+            && tokio::time::timeout(fault::within(LEAVE_WAIT), answers).await.is_err()
+            && let Some(own) = own
+        {
+            stop(&self.target.endpoint, own).await;
         }
-        let own = key.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut seen = lock(&self.seen);
         if seen.key == own {
             seen.key = None;
