@@ -25,8 +25,8 @@ use crate::admission::{self, Account, Book, Consents, Gate};
 use crate::audit::{Audit, Opening};
 use crate::command::Commands;
 use crate::model::{
-    Code, Console, Context, Decision, Failure, Health, Principal, Progress, RequestId, Tasks, Timestamp, TraceIds,
-    Transport, fault,
+    Code, Console, Context, Decision, Failure, Health, Impact, Principal, Progress, RequestId, Tasks, Timestamp,
+    TraceIds, Transport, fault,
 };
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
@@ -121,8 +121,8 @@ impl Service {
 
     async fn answer(self: &Arc<Self>, id: RequestId, request: Request, trace: Option<TraceIds>) -> Envelope {
         let trail = Trail::begin(id, Timestamp::now());
-        let opening =
-            Opening { id, principal: &request.principal, operation: &request.operation, now: trail.now, trace };
+        let (principal, operation) = (&request.principal, request.operation.as_str());
+        let opening = Opening { id, principal, operation, now: trail.now, trace, frees: frees_room(operation) };
         let ticket = match self.audit.open(opening) {
             Ok(ticket) => ticket,
             Err(error) => return Envelope::failed(id, &error.into(), None),
@@ -230,6 +230,12 @@ impl Service {
             tasks: request.tasks.clone(),
         }
     }
+}
+
+/// Returns whether an operation makes room on a full disk, or shows how.
+fn frees_room(operation: &str) -> bool {
+    let removes = operation::find(operation).is_ok_and(|entry| entry.spec.impact == Impact::Destroys);
+    removes || [DIAGNOSIS, "list_databases", "list_templates"].contains(&operation)
 }
 
 /// Prepares the next decision like this one beside what this call now waits for. A command makes no other call.
