@@ -467,13 +467,15 @@ impl EngineError {
 }
 
 impl From<EngineError> for Failure {
-    /// Words the error for a caller; what the server said goes to the log.
+    /// Words the error for a caller; what the server said of a statement goes to the log.
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
         match error {
-            EngineError::Unreachable { detail, .. } => Self::new(Code::PostgresConnectionFailed, message)
-                .hint("see `pgsandbox doctor`; the call may be repeated once the server answers")
-                .audit(detail),
+            EngineError::Unreachable { detail, .. } => {
+                Self::new(Code::PostgresConnectionFailed, because(&message, &detail))
+                    .hint("see `pgsandbox doctor`; the call may be repeated once the server answers")
+                    .audit(detail)
+            }
             EngineError::Auth { .. } => Self::new(Code::PostgresAuthFailed, message)
                 .hint("see the user and the password of the profile, and `pg_hba.conf` of its server"),
             EngineError::Crowded { .. } => Self::new(Code::Busy, message).hint(
@@ -495,6 +497,14 @@ impl From<EngineError> for Failure {
             }
             EngineError::Unsuited { failure, .. } | EngineError::Known(failure) => *failure,
         }
+    }
+}
+
+/// Joins what happened with its cause, where the cause says more.
+pub fn because(message: &str, cause: &str) -> String {
+    match cause.strip_prefix("the server cannot be reached: ").unwrap_or(cause) {
+        "" => message.to_owned(),
+        cause => format!("{message}: {cause}"),
     }
 }
 
@@ -525,3 +535,20 @@ fn quote(name: &str) -> String {
 
 /// A shared engine.
 pub type SharedEngine = Arc<dyn Engine>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_be_reached_is_told_with_the_cause_once() {
+        let told = |detail: &str| {
+            let error = EngineError::Unreachable { profile: "p".to_owned(), detail: detail.to_owned() };
+            Failure::from(error).message
+        };
+        let refused = "the server cannot be reached: Connection refused (os error 111)";
+        assert_eq!(told(refused), "the server of profile `p` cannot be reached: Connection refused (os error 111)");
+        assert_eq!(told("connection closed"), "the server of profile `p` cannot be reached: connection closed");
+        assert_eq!(told(""), "the server of profile `p` cannot be reached");
+    }
+}
