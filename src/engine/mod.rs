@@ -245,6 +245,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Keeps a part of that disk back again, for a server that could not start otherwise.
     fn keep_ballast(&self) {}
 
+    /// Gives that part up if the disk is full. Returns whether that made room.
+    fn give_up_ballast(&self) -> bool {
+        false
+    }
+
     /// Makes room where one session has taken what all of the server's share, as far as that can be done from outside. Where
     /// the server lets us in it does nothing.
     async fn relieve(&self) {}

@@ -149,6 +149,10 @@ impl Engine for PostgresEngine {
         }
     }
 
+    fn give_up_ballast(&self) -> bool {
+        self.server.managed().is_some_and(|managed| managed.give_up_ballast())
+    }
+
     async fn relieve(&self) {
         self.server.relieve().await;
     }

@@ -91,14 +91,14 @@ class Home(living.Home):
         shutil.rmtree(self.directory)
 
 
-def stop(pid_file):
+def stop(pid_file, how=signal.SIGQUIT):
     """Ends the server whose working directory is the file's, if it runs."""
     try:
         pid = int(pid_file.read_text().split("\n")[0])
         if os.stat(f"/proc/{pid}/cwd").st_ino != os.stat(pid_file.parent).st_ino:
             return
         os.kill(pid, signal.SIGCONT)
-        os.kill(pid, signal.SIGQUIT)
+        os.kill(pid, how)
     except (OSError, ValueError):
         return
     until = time.monotonic() + 20

@@ -303,6 +303,11 @@ impl ManagedCluster {
         }
     }
 
+    /// Gives that part up if the disk is full. Returns whether that made room.
+    pub(super) fn give_up_ballast(&self) -> bool {
+        self.existing().is_some_and(|paths| ballast::give_up(&paths))
+    }
+
     /// Waits until the server lets the admin in.
     async fn come_up(&self, paths: &Paths) -> Result<(Running, AdminSession), ManagedError> {
         let running = self.address(paths)?.ok_or_else(|| ManagedError::Start("it has no port".to_owned()))?;
