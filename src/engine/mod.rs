@@ -223,6 +223,11 @@ pub trait Engine: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Ends direct sessions of roles whose direct logins are taken away: one that had begun before may be left.
+    async fn end_kept_out(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Returns the sandbox's size in bytes.
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError>;
 

@@ -131,7 +131,7 @@ impl Core {
                 })
                 .await;
         }
-        Ok(())
+        profile.engine.end_kept_out().await.map_err(Failure::from)
     }
 
     async fn settle_login(

@@ -77,6 +77,27 @@ pub(super) async fn admit(
     fault::pass("direct.granted").await.map_err(|injected| EngineError::injected(&injected, profile))
 }
 
+/// Ends direct sessions of those who are kept out: rules are asked when a login begins, so one that was begun before and held
+/// comes in after the others were ended.
+pub(super) async fn end_kept_out(server: &Arc<PostgresServer>) -> Result<(), EngineError> {
+    if server.managed().is_none() {
+        return Ok(());
+    }
+    let failed = refused("end sessions of those who are kept out", &server.settings().profile);
+    server
+        .admin_session()
+        .await?
+        .query(
+            "SELECT pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
+             JOIN pg_catalog.pg_auth_members m ON m.member = a.usesysid \
+             JOIN pg_catalog.pg_roles w ON w.oid = m.roleid AND w.rolname = $1 WHERE a.client_addr IS NOT NULL",
+            &[&WITHHELD_ROLE],
+        )
+        .await
+        .map(drop)
+        .map_err(failed)
+}
+
 fn is_done_meanwhile(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| DONE_MEANWHILE.contains(&code.code()))
 }

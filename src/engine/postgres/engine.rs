@@ -127,6 +127,10 @@ impl Engine for PostgresEngine {
         direct::admit(&self.server, sandbox, access).await
     }
 
+    async fn end_kept_out(&self) -> Result<(), EngineError> {
+        direct::end_kept_out(&self.server).await
+    }
+
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError> {
         access::size(&self.server, sandbox).await
     }
