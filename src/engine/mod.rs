@@ -213,8 +213,20 @@ pub trait Engine: Send + Sync + 'static {
     async fn set_expiry(&self, sandbox: &SandboxSpec, expires_at: Timestamp) -> Result<(), EngineError>;
 
     /// Takes the owner's direct login away and ends its sessions, or gives the login back: what happens to a sandbox
-    /// over its byte quota. The reader keeps its own. Succeeds if it was done before.
+    /// over its byte quota. Read-only calls of ours go on; the reader's direct logins go as well where the server is managed.
+    /// Succeeds if it was done before.
     async fn set_login(&self, sandbox: &SandboxSpec, allowed: bool) -> Result<(), EngineError>;
+
+    /// Lets a role's direct logins in, from when its credentials are given out on; where somebody else decides who may log in,
+    /// it does nothing. Succeeds if it was done before.
+    async fn admit_direct(&self, _sandbox: &SandboxSpec, _access: CredentialAccess) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Ends direct sessions of roles whose direct logins are taken away: one that had begun before may be left.
+    async fn end_kept_out(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
 
     /// Returns the sandbox's size in bytes.
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError>;
