@@ -20,6 +20,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 pub use binaries::{BinarySettings, Installation, discover};
+pub(super) use conf::{DIRECT_ROLE, WITHHELD_ROLE};
 pub use error::ManagedError;
 pub(super) use error::to_install;
 pub use home::Home;
@@ -289,6 +290,20 @@ impl ManagedCluster {
                 started
             }
         }
+    }
+
+    /// Writes who may connect, where an earlier version wrote it. Returns whether it had to be; the server is to be told.
+    pub(super) async fn renew_rules(&self) -> Result<bool, ManagedError> {
+        let Some(paths) = self.existing() else { return Ok(false) };
+        if process::has_rules(&paths)? {
+            return Ok(false);
+        }
+        let _lock = Locked::take(&paths.lock(), LOCK_WAIT).await?;
+        if process::has_rules(&paths)? {
+            return Ok(false);
+        }
+        let user = user::cluster_user(&self.settings.run_as)?;
+        process::write_rules(&paths, user.as_ref()).map(|()| true)
     }
 
     /// Returns how many bytes are free where the cluster's data is, if it is there. What has to be kept back again is not free.
