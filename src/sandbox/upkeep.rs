@@ -19,8 +19,7 @@ use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::{Found, Standing};
 use crate::model::{
-    Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, SandboxKind, Timestamp, Transport, fault,
-    settled_role,
+    Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxKind, Timestamp, Transport, fault, settled_role,
 };
 use crate::secret::Sealed;
 use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords, Whose};
@@ -253,15 +252,22 @@ impl Core {
     pub(super) async fn recover_sandbox(
         &self,
         profile: &Arc<Profile>,
-        id: SandboxId,
+        whose: Whose<'_>,
         grant: &Grant,
     ) -> Result<bool, Failure> {
-        let claimed = profile.store.claim(&self.running(), Whose::Sandbox(id), 1).await?;
+        let claimed = profile.store.claim(&self.running(), whose, 1).await?;
         let found = !claimed.is_empty();
         for claimed in claimed {
             grant.course.acts();
             let _running = self.enter(claimed.held.plan);
-            self.recover_one(profile, claimed, None).await?;
+            match whose {
+                Whose::Removed(_) => {
+                    self.carry_out_removal(profile, claimed.held, &claimed.sandbox, || {}).await?;
+                }
+                Whose::Sandbox(_) | Whose::Anybodys | Whose::Owners(..) => {
+                    self.recover_one(profile, claimed, None).await?;
+                }
+            }
         }
         Ok(found)
     }
@@ -272,9 +278,14 @@ impl Core {
         claimed: Claimed,
         steward: Option<&Steward>,
     ) -> Result<(), Failure> {
-        let Claimed { held, sandbox, attempts } = claimed;
-        tracing::info!(sandbox = %sandbox.id, attempts, "takes up an unfinished plan");
-        let work = self.carry_out_removal(profile, held, &sandbox, || {});
+        let (held, sandbox) = (claimed.held, claimed.sandbox.clone());
+        tracing::info!(sandbox = %sandbox.id, attempts = claimed.attempts, "takes up an unfinished plan");
+        let work = async {
+            if self.carry_reset_on(profile, &claimed).await? {
+                return Ok(());
+            }
+            self.carry_out_removal(profile, held, &sandbox, || {}).await
+        };
         match steward {
             None => work.await,
             Some(steward) => {

@@ -73,14 +73,16 @@ impl Work<'_> {
         }
     }
 
-    /// Ends sandboxes' sessions that wait for their client in the midst of a command, while the server waits for all.
+    /// Ends sandboxes' sessions that wait for their client and hear nothing meanwhile, while the server waits for all:
+    /// whoever writes to a client that takes nothing, also at a command's end, and whoever reads in the midst of one.
     async fn end_unheard(&self, session: &Client) -> Result<(), EngineError> {
         let failed = refused("end sessions that keep the server waiting", self.profile());
         let pattern = role_pattern(&self.server.settings().prefix);
         let ended = session
             .query_typed(
                 "SELECT a.pid, pg_catalog.pg_terminate_backend(a.pid) FROM pg_catalog.pg_stat_activity a \
-                 WHERE a.usename::text ~ $1 AND a.state = 'active' AND a.wait_event_type = 'Client' \
+                 WHERE a.usename::text ~ $1 AND (a.wait_event = 'ClientWrite' OR a.wait_event = 'ClientRead' \
+                 AND a.state NOT IN ('idle', 'idle in transaction', 'idle in transaction (aborted)')) \
                  AND EXISTS (SELECT FROM pg_catalog.pg_stat_activity w WHERE w.wait_event = 'ProcSignalBarrier' \
                  AND w.query_start < pg_catalog.clock_timestamp() - $2 * interval '1 ms')",
                 &[(&pattern, Type::TEXT), (&UNHEARD_AFTER_MS, Type::FLOAT8)],
