@@ -34,7 +34,7 @@
     Bundled {
         name: "rate-limit",
         component: include_bytes!("rate-limit/rate-limit.wasm"),
-        sha256: "5df72e4543030bed229c3cbfe3ecf739af34f532aa0fca2819c27289f7281976",
+        sha256: "a8bca6209ca6660289d254b68cb175b8da686fd088e4e3239d87a0d8186abac6",
         default_settings: include_str!("rate-limit/default.json"),
     },
     Bundled {
@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "4263884d5a64a839958b5775d6ebd78ba8d2117627d3c1cbee3b5740b90af5aa",
+        sha256: "97a84e16bd198ce72baf5c52221b46c4e7102568054c46248301fb24b8a27ce8",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]
