@@ -502,10 +502,11 @@ pub(super) fn of_wire(error: &WireError, job: &CloneJob, action: &str) -> Failur
                     .hint("see its server's log")
             }
         },
-        WireError::Net(error) => unreachable(
-            format!("{shown} cannot be reached as it must be: {error}"),
-            "see that the server runs and is reached as configured",
-        ),
+        WireError::Net(error) => {
+            let hint = error.tls_remedy().unwrap_or("see that the server runs and is reached as configured");
+            let failure = unreachable(format!("{shown} cannot be reached as it must be: {error}"), hint);
+            if error.passes() { failure } else { failure.for_good() }
+        }
         WireError::Timeout { .. } => unreachable(
             format!("{shown} did not answer in time"),
             "see that the server is well; the call may be repeated",
