@@ -52,6 +52,7 @@ impl TlsFault {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "of all that the library knows these are told apart")]
     fn of_tls(error: &Error) -> Self {
         match error {
             Error::AlertReceived(AlertDescription::CertificateRequired) => Self::ClientCertificate,
@@ -70,6 +71,7 @@ impl TlsFault {
         }
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "of all that the library knows these are told apart")]
     fn of_certificate(fault: &CertificateError) -> Self {
         match fault {
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
@@ -196,6 +198,16 @@ mod tests {
             assert!(!found.to_string().contains(['(', '"', ':']) || matches!(found, TlsFault::Alert(_)), "{found}");
             assert!(!found.passes() && !found.remedy().is_empty());
         }
+    }
+
+    #[test]
+    fn of_a_certificates_names_some_are_shown_and_cut() {
+        let long = format!("DnsName(\"{}\")", "x".repeat(NAME_CHARS_MAX + 1));
+        let expected = rustls_pki_types::ServerName::try_from("localhost").unwrap();
+        let presented = vec![long; NAMES_MAX + 1];
+        let names = vec!["x".repeat(NAME_CHARS_MAX); NAMES_MAX];
+        let found = of(CertificateError::NotValidForNameContext { expected, presented }.into());
+        assert_eq!(found, TlsFault::OtherName(names));
     }
 
     #[test]
