@@ -34,7 +34,7 @@
     Bundled {
         name: "rate-limit",
         component: include_bytes!("rate-limit/rate-limit.wasm"),
-        sha256: "5df72e4543030bed229c3cbfe3ecf739af34f532aa0fca2819c27289f7281976",
+        sha256: "a8bca6209ca6660289d254b68cb175b8da686fd088e4e3239d87a0d8186abac6",
         default_settings: include_str!("rate-limit/default.json"),
     },
     Bundled {
@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "9f509dc7c5aa67dbd924320d6b465f9b1d8f364ee6fce8fd3ecf97ca72c69b9d",
+        sha256: "3122e66bf7c6ad35ed45842e512841952b2e84d5c1ccb70cd960909f5780e27d",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]

@@ -22,11 +22,11 @@ use self::facts::Facts;
 use self::running::Running;
 use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
-use crate::audit::{Audit, Opening};
+use crate::audit::{Audit, AuditError, Opening, Ticket};
 use crate::command::Commands;
 use crate::model::{
-    Code, Console, Context, Decision, Failure, Health, Principal, Progress, RequestId, Tasks, Timestamp, TraceIds,
-    Transport, fault,
+    Code, Console, Context, Decision, Failure, Health, Impact, Principal, Progress, RequestId, Tasks, Timestamp,
+    TraceIds, Transport, fault,
 };
 use crate::operation::schema::JsonObject;
 use crate::operation::{self, Asks, Call, Done, Envelope, OPERATIONS, Passed};
@@ -123,7 +123,7 @@ impl Service {
         let trail = Trail::begin(id, Timestamp::now());
         let opening =
             Opening { id, principal: &request.principal, operation: &request.operation, now: trail.now, trace };
-        let ticket = match self.audit.open(opening) {
+        let ticket = match self.open(opening) {
             Ok(ticket) => ticket,
             Err(error) => return Envelope::failed(id, &error.into(), None),
         };
@@ -138,6 +138,19 @@ impl Service {
         trail.record(&outcome);
         let closed = self.audit.close(ticket, trail.closing(&outcome));
         trail.reply(outcome, closed, request.principal.transport)
+    }
+
+    /// Opens the audit entry. Where the log's disk is full, what is kept back of it is given up for a call that makes room:
+    /// nothing could be removed otherwise.
+    fn open(&self, opening: Opening<'_>) -> Result<Ticket, AuditError> {
+        let removes = || operation::find(opening.operation).is_ok_and(|entry| entry.spec.impact == Impact::Destroys);
+        match self.audit.open(opening) {
+            Err(error) if error.is_for_want_of_room() && removes() && self.core.give_up_ballast() => {
+                tracing::warn!(%error, "the disk is full: what was kept back of it is given up for a removal");
+                self.audit.open(opening)
+            }
+            opened => opened,
+        }
     }
 
     async fn attempt(self: &Arc<Self>, request: &Request, trail: &Trail) -> Result<Done<Value>, Failure> {

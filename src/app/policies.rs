@@ -1,5 +1,6 @@
 //! Loads the policies on a thread of their own, so that nobody waits for them who does not need them.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 use super::bundled::BUNDLED;
 use crate::config::policies::{self, Fault};
 use crate::policy::wasm::{Host, HostSettings};
-use crate::policy::{Holder, LoadError, LoadFault, PolicyInfo, Set};
+use crate::policy::{Holder, LoadError, LoadFault, PolicyInfo, Set, Spec};
 
 /// The policies, loaded or on their way.
 pub(super) struct Loading(watch::Receiver<Option<Arc<Holder>>>);
@@ -65,11 +66,16 @@ fn load(file: Option<&std::path::Path>, cache: PathBuf, number: u64) -> Result<S
     };
     let of_file = |fault: Fault| LoadFault { policy: String::new(), path: fault.path, message: fault.message };
     let mut faults: Vec<LoadFault> = error.faults.into_iter().map(of_file).collect();
-    // What is wrong with the file hides nothing that is wrong with the settings in it.
-    if !error.legible.is_empty()
-        && let Err(of_settings) = Set::load(&host, &error.legible, number)
-    {
-        faults.extend(of_settings.faults);
+    // What is wrong with the file hides nothing that is wrong with the settings in it. Of equal names, which are told
+    // already, each is looked at by itself.
+    let mut left = error.legible;
+    while !left.is_empty() {
+        let mut names = BTreeSet::new();
+        let (now, later): (Vec<Spec>, Vec<Spec>) = left.into_iter().partition(|spec| names.insert(spec.name.clone()));
+        if let Err(of_settings) = Set::load(&host, &now, number) {
+            faults.extend(of_settings.faults);
+        }
+        left = later;
     }
     Err(LoadError { faults })
 }

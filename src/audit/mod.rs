@@ -78,11 +78,19 @@ pub enum AuditError {
     },
 }
 
+impl AuditError {
+    /// Returns whether the log's disk has no room.
+    pub fn is_for_want_of_room(&self) -> bool {
+        let (Self::Unavailable { source, .. } | Self::Unclosed { source, .. }) = self;
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
 impl From<AuditError> for Failure {
     fn from(error: AuditError) -> Self {
         let (AuditError::Unavailable { dir, source } | AuditError::Unclosed { dir, source }) = &error;
         let is = |kinds: &[io::ErrorKind]| kinds.contains(&source.kind());
-        let hint = if is(&[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded]) {
+        let hint = if error.is_for_want_of_room() {
             "free space on the disk of"
         } else if is(&[io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem]) {
             "check owner and mode of"

@@ -10,6 +10,7 @@ mod exported;
 mod local;
 mod main_job;
 mod nearest;
+mod policy_settings;
 mod progress;
 mod quickstart;
 pub mod reference;

@@ -22,7 +22,14 @@ pub fn pages() -> Vec<(&'static str, String)> {
         ("errors.md", errors()),
         ("configuration.md", configuration()),
         ("policy-world.md", world()),
+        ("bundled-policy-settings.md", policy_settings()),
     ]
+}
+
+fn policy_settings() -> String {
+    let mut page = GENERATED.to_owned();
+    super::policy_settings::write(&mut page);
+    page
 }
 
 fn operations() -> String {

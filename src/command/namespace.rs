@@ -5,7 +5,8 @@
 //! they are, and have no rights that they did not have.
 //!
 //! With it comes a [`SHARED_MEMORY`] that nobody else has: what programs put there is theirs by its name alone, and whoever
-//! runs as the same user could read and change it.
+//! runs as the same user could read and change it. The older kind of it, segments and queues that the kernel knows by numbers
+//! (System V), is the command's own as well, and ends with it.
 
 use std::io;
 use std::path::PathBuf;
@@ -41,10 +42,10 @@ mod made {
 
     pub(super) fn enter() -> io::Result<()> {
         if is_root() {
-            return Ok(unshare(UnshareFlags::NEWPID)?);
+            return Ok(unshare(UnshareFlags::NEWPID | UnshareFlags::NEWIPC)?);
         }
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID)?;
+        unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWPID | UnshareFlags::NEWIPC)?;
         fs::write("/proc/self/setgroups", "deny")?;
         fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
         fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;

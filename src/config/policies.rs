@@ -78,7 +78,8 @@ impl From<PoliciesError> for Failure {
 /// # Errors
 /// Fails if the program was built with a bundled policy that is not the one it should be.
 pub fn defaults(bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
-    let mut reader = Reader { bundled, directory: Path::new(""), faults: Vec::new(), legible: Vec::new() };
+    let mut reader =
+        Reader { bundled, directory: Path::new(""), faults: Vec::new(), legible: Vec::new(), names: Vec::new() };
     let specs = bundled.iter().filter_map(|one| {
         let (component, pin, beneath) = reader.bundled(one, one.name)?;
         Some(Spec {
@@ -116,7 +117,7 @@ pub fn load(path: &Path, bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError
 /// Returns everything that is wrong with the text.
 pub fn parse(text: &str, path: &Path, bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
     let directory = path.parent().unwrap_or(Path::new(""));
-    let mut reader = Reader { bundled, directory, faults: Vec::new(), legible: Vec::new() };
+    let mut reader = Reader { bundled, directory, faults: Vec::new(), legible: Vec::new(), names: Vec::new() };
     let specs = match text.parse::<Table>() {
         Ok(table) => reader.file(&table),
         Err(error) => {
@@ -136,6 +137,8 @@ struct Reader<'a> {
     directory: &'a Path,
     faults: Vec<Fault>,
     legible: Vec<Spec>,
+    /// The names of all policies, those among them that are not sound.
+    names: Vec<String>,
 }
 
 type Source = (Component, Option<String>, Map<String, Json>);
@@ -171,7 +174,7 @@ impl Reader<'_> {
                         self.policy(&path, entry)
                     })
                     .collect();
-                self.distinct(&specs);
+                self.distinct();
                 specs
             }
             Some(other) => {
@@ -181,16 +184,13 @@ impl Reader<'_> {
         }
     }
 
-    fn distinct(&mut self, specs: &[Spec]) {
-        let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
-        for spec in specs {
-            let count = seen.entry(&spec.name).or_default();
+    fn distinct(&mut self) {
+        let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+        for name in std::mem::take(&mut self.names) {
+            let count = seen.entry(name.clone()).or_default();
             *count += 1;
             if *count == 2 {
-                self.fault(
-                    "policy",
-                    format!("two policies have the name `{}`; give one of them another `name`", spec.name),
-                );
+                self.fault("policy", format!("two policies have the name `{name}`; give one of them another `name`"));
             }
         }
     }
@@ -205,6 +205,7 @@ impl Reader<'_> {
         let found = source.and_then(|source| self.source(&format!("{path}.source"), source));
         let name = self.text(path, table, "name").map(str::to_owned);
         let name = name.or_else(|| source.and_then(default_name)).filter(|name| self.name(path, name));
+        self.names.extend(name.clone());
         let mode = self.mode(path, table);
         let sees_text = self.boolean(path, table, "sees_text").unwrap_or(false);
         let digest = self.digest(path, table);
@@ -239,7 +240,7 @@ impl Reader<'_> {
             limits: if sound { limits } else { Limits::default() },
             sees_text,
         };
-        if settings_are_read && !self.legible.iter().any(|other| other.name == spec.name) {
+        if settings_are_read {
             self.legible.push(spec.clone());
         }
         sound.then_some(spec)

@@ -165,6 +165,33 @@ fn every_fault_is_reported_with_its_path() {
 }
 
 #[test]
+fn equal_names_are_told_beside_other_faults_and_hide_no_settings() {
+    let text = r#"
+        [[policy]]
+        source = "quota"
+        mode = "shadwo"
+        settings = { max_live = 1 }
+        [[policy]]
+        source = "quota"
+        settings = { max_live = 2 }
+        [[policy]]
+        name = "quota"
+        source = "./missing.wasm"
+        "#;
+    check_faults(
+        text,
+        &[
+            ("policy[0].mode", "it is no mode"),
+            ("policy[2].source", "missing.wasm"),
+            ("policy", "two policies have the name `quota`"),
+        ],
+    );
+    let legible = parse(text, Path::new("/nowhere/policies.toml"), &bundled()).unwrap_err().legible;
+    let settings: Vec<_> = legible.iter().map(|spec| spec.settings.contains("\"max_live\":2")).collect();
+    assert_eq!(settings, [false, true]);
+}
+
+#[test]
 fn files_that_say_nothing_or_too_much_are_refused() {
     check_faults("", &[("", "no policy is named")]);
     check_faults("policy = 1", &[("policy", "a list of tables")]);

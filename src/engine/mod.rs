@@ -213,8 +213,20 @@ pub trait Engine: Send + Sync + 'static {
     async fn set_expiry(&self, sandbox: &SandboxSpec, expires_at: Timestamp) -> Result<(), EngineError>;
 
     /// Takes the owner's direct login away and ends its sessions, or gives the login back: what happens to a sandbox
-    /// over its byte quota. The reader keeps its own. Succeeds if it was done before.
+    /// over its byte quota. Read-only calls of ours go on; the reader's direct logins go as well where the server is managed.
+    /// Succeeds if it was done before.
     async fn set_login(&self, sandbox: &SandboxSpec, allowed: bool) -> Result<(), EngineError>;
+
+    /// Lets a role's direct logins in, from when its credentials are given out on; where somebody else decides who may log in,
+    /// it does nothing. Succeeds if it was done before.
+    async fn admit_direct(&self, _sandbox: &SandboxSpec, _access: CredentialAccess) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Ends direct sessions of roles whose direct logins are taken away: one that had begun before may be left.
+    async fn end_kept_out(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
 
     /// Returns the sandbox's size in bytes.
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError>;
@@ -244,6 +256,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Keeps a part of that disk back again, for a server that could not start otherwise.
     fn keep_ballast(&self) {}
+
+    /// Gives that part up if the disk is full. Returns whether that made room.
+    fn give_up_ballast(&self) -> bool {
+        false
+    }
 
     /// Makes room where one session has taken what all of the server's share, as far as that can be done from outside. Where
     /// the server lets us in it does nothing.
@@ -467,13 +484,15 @@ impl EngineError {
 }
 
 impl From<EngineError> for Failure {
-    /// Words the error for a caller; what the server said goes to the log.
+    /// Words the error for a caller; what the server said of a statement goes to the log.
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
         match error {
-            EngineError::Unreachable { detail, .. } => Self::new(Code::PostgresConnectionFailed, message)
-                .hint("see `pgsandbox doctor`; the call may be repeated once the server answers")
-                .audit(detail),
+            EngineError::Unreachable { detail, .. } => {
+                Self::new(Code::PostgresConnectionFailed, because(&message, &detail))
+                    .hint("see `pgsandbox doctor`; the call may be repeated once the server answers")
+                    .audit(detail)
+            }
             EngineError::Auth { .. } => Self::new(Code::PostgresAuthFailed, message)
                 .hint("see the user and the password of the profile, and `pg_hba.conf` of its server"),
             EngineError::Crowded { .. } => Self::new(Code::Busy, message).hint(
@@ -495,6 +514,14 @@ impl From<EngineError> for Failure {
             }
             EngineError::Unsuited { failure, .. } | EngineError::Known(failure) => *failure,
         }
+    }
+}
+
+/// Joins what happened with its cause, where the cause says more.
+pub fn because(message: &str, cause: &str) -> String {
+    match cause.strip_prefix("the server cannot be reached: ").unwrap_or(cause) {
+        "" => message.to_owned(),
+        cause => format!("{message}: {cause}"),
     }
 }
 
@@ -525,3 +552,20 @@ fn quote(name: &str) -> String {
 
 /// A shared engine.
 pub type SharedEngine = Arc<dyn Engine>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_be_reached_is_told_with_the_cause_once() {
+        let told = |detail: &str| {
+            let error = EngineError::Unreachable { profile: "p".to_owned(), detail: detail.to_owned() };
+            Failure::from(error).message
+        };
+        let refused = "the server cannot be reached: Connection refused (os error 111)";
+        assert_eq!(told(refused), "the server of profile `p` cannot be reached: Connection refused (os error 111)");
+        assert_eq!(told("connection closed"), "the server of profile `p` cannot be reached: connection closed");
+        assert_eq!(told(""), "the server of profile `p` cannot be reached");
+    }
+}

@@ -125,16 +125,21 @@ impl Operation for GetConnectionString {
 
     async fn foresee(&self, ahead: &Ahead<'_>) -> Result<Vec<String>, Failure> {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
-        ahead.core.foresee_use(ahead.grant, id, self.access()).await?;
+        ahead.core.foresee_credentials(ahead.grant, id, self.access(), self.wants_credentials()).await?;
         Ok(Vec::new())
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Connection>, Failure> {
         let id = permit.grant().target.ok_or_else(missing_target)?;
         let input = permit.input();
-        let (info, password) = call.core.credentials(&permit, id, input.access()).await?;
+        let (info, full) = if input.wants_credentials() {
+            let (info, password) = call.core.credentials(&permit, id, input.access()).await?;
+            let full = connection::with_password(&info, &password);
+            (info, Some(full))
+        } else {
+            (call.core.whereabouts(&permit, id, input.access()).await?, None)
+        };
         let redacted = connection::redacted(&info);
-        let full = input.wants_credentials().then(|| connection::with_password(&info, &password));
         Ok(Done::new(
             format!("`{}` is reached as `{}`", info.database, info.user),
             Connection {

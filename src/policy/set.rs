@@ -3,6 +3,7 @@
 //! A set never changes. It holds every policy configured for every owners' section, so deciding reads
 //! no settings, matches one owner and runs the concerned policies.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -126,12 +127,10 @@ impl Set {
     pub fn load(loader: &dyn Loader, specs: &[Spec], number: u64) -> Result<Self, LoadError> {
         let mut faults = set_faults(specs);
         let mut policies = Vec::new();
-        if faults.is_empty() {
-            for loaded in load_all(loader, specs) {
-                match loaded {
-                    Ok(policy) => policies.push(policy),
-                    Err(found) => faults.extend(found),
-                }
+        for loaded in load_all(loader, &loadable(specs, &faults)) {
+            match loaded {
+                Ok(policy) => policies.push(policy),
+                Err(found) => faults.extend(found),
             }
         }
         if !faults.is_empty() {
@@ -302,8 +301,28 @@ fn set_faults(specs: &[Spec]) -> Vec<LoadFault> {
     faults
 }
 
+/// Returns the policies that can be loaded, if only for what is wrong with their settings: a fault of one's name or limits hides
+/// none of those, a fault of its component does.
+fn loadable<'a>(specs: &'a [Spec], faults: &[LoadFault]) -> Vec<Cow<'a, Spec>> {
+    if specs.len() > POLICIES_MAX {
+        return Vec::new();
+    }
+    let of = |spec: &Spec| {
+        faults.iter().filter(|fault| fault.policy == spec.name).map(|fault| fault.path.as_str()).collect()
+    };
+    let looked_at = specs.iter().filter_map(|spec| {
+        let paths: Vec<&str> = of(spec);
+        match paths.iter().all(|path| *path == "name" || path.starts_with("limits.")) {
+            true if paths.is_empty() => Some(Cow::Borrowed(spec)),
+            true => Some(Cow::Owned(Spec { limits: Limits::default(), ..spec.clone() })),
+            false => None,
+        }
+    });
+    looked_at.collect()
+}
+
 /// Loads the policies, in no particular order, on as many threads as run at once.
-fn load_all(loader: &dyn Loader, specs: &[Spec]) -> Vec<Result<Policy, Vec<LoadFault>>> {
+fn load_all(loader: &dyn Loader, specs: &[Cow<'_, Spec>]) -> Vec<Result<Policy, Vec<LoadFault>>> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut loaded = Vec::new();

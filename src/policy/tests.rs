@@ -406,6 +406,24 @@ fn a_policy_cannot_pass_for_the_core() {
 }
 
 #[test]
+fn a_fault_of_one_policy_hides_none_of_another_and_none_of_its_own_settings() {
+    let fakes = || {
+        Fakes(
+            ["a", "b", "c"].map(|name| (name.to_owned(), fake(Verdict::Pass).with_bucket("x").with_bucket("x"))).into(),
+        )
+    };
+    let starved = Spec { limits: Limits { fuel: 0, ..Limits::default() }, ..spec("a", ENFORCE) };
+    let tied = ["t*", "t*u"].map(|pattern| Section { pattern: pattern.into(), settings: "{}".into() });
+    let other = Spec { sections: tied.into(), ..spec("b", ENFORCE) };
+    let pinned = Spec { pin: Some("another".into()), ..spec("c", ENFORCE) };
+    let error = Set::load(&fakes(), &[starved, other, pinned], 1).unwrap_err();
+    let mut found: Vec<_> = error.faults.iter().map(|fault| format!("{} {}", fault.policy, fault.path)).collect();
+    found.dedup();
+    // What is not the component that was meant is not asked.
+    assert_eq!(found, ["a limits.fuel", "a settings", "b owners", "b settings", "c digest"]);
+}
+
+#[test]
 fn descriptions_and_buckets_out_of_bounds_are_refused_at_load() {
     let load = |fake: Fake| {
         let error = Set::load(&Fakes(vec![("a".into(), fake)]), &[spec("a", ENFORCE)], 1).unwrap_err();

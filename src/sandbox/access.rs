@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::core::require;
+use super::core::{removal_spec, require};
 use super::create::check_offered;
 use super::kept::Kept;
 use super::pool::Turn;
@@ -113,7 +113,26 @@ impl Core {
         Ok(())
     }
 
-    /// Says what [`Core::session`] and [`Core::credentials`] would refuse with before they ask the server for one.
+    /// Says what [`Core::credentials`] would refuse with before it asks the server for anything.
+    ///
+    /// # Errors
+    /// Fails as the disclosure would.
+    pub async fn foresee_credentials(
+        &self,
+        grant: &Grant,
+        id: SandboxId,
+        access: CredentialAccess,
+        with_password: bool,
+    ) -> Result<(), Failure> {
+        self.foresee_use(grant, id, access).await?;
+        let (profile, sandbox) = self.locate_granted(grant, id).await?;
+        if with_password && access == CredentialAccess::ReadOnly && profile.managed() {
+            self.foresee_owner(grant, &profile, &sandbox).await?;
+        }
+        Ok(())
+    }
+
+    /// Says what [`Core::session`] would refuse with before it asks the server for one.
     ///
     /// # Errors
     /// Fails as the use would.
@@ -258,11 +277,11 @@ impl Core {
         tokio::time::timeout_at(until, restored).await.map_err(late)?
     }
 
-    /// Discloses where and how a sandbox is reached, with the role's password. A role whose login is taken away has
-    /// none to disclose.
+    /// Discloses where and how a sandbox is reached, and with the role's password lets its direct logins in. A role
+    /// whose login is taken away has none to disclose.
     ///
     /// # Errors
-    /// As [`Core::session`].
+    /// As [`Core::session`]; `quota_exceeded` for the reader as well, where its direct logins are taken away.
     pub async fn credentials<T>(
         &self,
         permit: &Permit<T>,
@@ -270,6 +289,24 @@ impl Core {
         access: CredentialAccess,
     ) -> Result<(ConnectionInfo, Secret), Failure> {
         self.disclose(permit, Impact::Discloses, id, access).await
+    }
+
+    /// Discloses where a sandbox is reached, without any password, to who may use it as one of its roles.
+    ///
+    /// # Errors
+    /// As [`Core::session`].
+    pub async fn whereabouts<T>(
+        &self,
+        permit: &Permit<T>,
+        id: SandboxId,
+        access: CredentialAccess,
+    ) -> Result<ConnectionInfo, Failure> {
+        let looked = async {
+            require(permit, Impact::Discloses, Some(id))?;
+            self.locate_for_use(permit, id, access).await
+        };
+        let (profile, sandbox) = permit.grant().course.refusing(looked.await)?;
+        Ok(profile.engine.connection(&removal_spec(&sandbox), access))
     }
 
     /// The same of the owner role, for a command that is to be run with it.
@@ -312,10 +349,24 @@ impl Core {
         let looked = async {
             require(permit, impact, Some(id))?;
             let (profile, sandbox) = self.locate_for_use(permit, id, access).await?;
+            if access == CredentialAccess::ReadOnly && profile.managed() {
+                self.admit_owner(permit.grant(), &profile, &sandbox).await?;
+            }
             let spec = self.spec(&profile, &sandbox).await?;
             Ok((profile, spec))
         };
         let (profile, spec) = permit.grant().course.refusing(looked.await)?;
+        permit.grant().course.acts();
+        Self::give_out(&profile, spec, access).await
+    }
+
+    /// Lets a role's direct logins in and returns what it logs in with.
+    pub(super) async fn give_out(
+        profile: &Profile,
+        spec: SandboxSpec,
+        access: CredentialAccess,
+    ) -> Result<(ConnectionInfo, Secret), Failure> {
+        profile.engine.admit_direct(&spec, access).await?;
         let info = profile.engine.connection(&spec, access);
         let password = match access {
             CredentialAccess::Owner => spec.owner_password,
@@ -330,7 +381,7 @@ impl Core {
     /// `database_not_found`, or its profile cannot be looked at.
     pub async fn connection(&self, sandbox: &Sandbox, access: CredentialAccess) -> Result<ConnectionInfo, Failure> {
         let profile = self.profile(&sandbox.profile)?;
-        Ok(profile.engine.connection(&super::core::removal_spec(sandbox), access))
+        Ok(profile.engine.connection(&removal_spec(sandbox), access))
     }
 
     /// Checks a sandbox against what it promises.

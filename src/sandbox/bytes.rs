@@ -2,7 +2,8 @@
 //! becomes of all while the disk of a managed server is nearly full: a server without room for its log stops for everybody.
 //!
 //! The limits are the policies', as of the last decided write; the sizes are as of the last measuring. Only the owner
-//! role is ever kept out: the reader can write nothing. New sandboxes over the quota are refused where they are reserved.
+//! role is ever kept out altogether: the reader can write nothing by itself, and its direct logins, which can call what the
+//! owner has made to write, go on a managed server. New sandboxes over the quota are refused where they are reserved.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ fn fills(grant: &Grant) -> bool {
 }
 
 impl Core {
-    /// Lets the owner role in: refuses a write over the byte quota, and gives back a login that was taken for it and
+    /// Lets the owner role in, or the reader from outside: refuses a write over the byte quota, and gives back a login that was taken for it and
     /// need not be any longer.
     ///
     /// Limits that have changed are noted; where there are none, and were none, nothing is asked.
@@ -130,7 +131,7 @@ impl Core {
                 })
                 .await;
         }
-        Ok(())
+        profile.engine.end_kept_out().await.map_err(Failure::from)
     }
 
     async fn settle_login(

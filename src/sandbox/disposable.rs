@@ -101,7 +101,7 @@ impl Disposable {
         refuse_if_read_only(grant)?;
         core.admit_owner(grant, profile, &sandbox).await?;
         let spec = core.spec(profile, &sandbox).await?;
-        Ok((profile.engine.connection(&spec, CredentialAccess::Owner), spec.owner_password))
+        Core::give_out(profile, spec, CredentialAccess::Owner).await
     }
 
     /// Reads its schema.

@@ -22,12 +22,14 @@ mod ensure;
 mod find;
 mod kept;
 mod list;
+mod orphans;
 mod pool;
 mod profile;
 mod remove;
 mod request;
 mod reset;
 mod room;
+mod rotation;
 pub mod schema;
 mod sources;
 mod templates;
@@ -45,13 +47,14 @@ pub use dumps::{ExportRequest, ImportRequest, Imported, KeptDump, Manifest, Mani
 pub use ensure::{Ensured, ServerStatus, Wanted};
 pub use find::{Resolved, Selector, Target, not_found};
 pub use list::{ListFilter, ListReport, ProfileFailure};
+pub use orphans::Orphans;
 pub use pool::Reusable;
 pub use profile::{Profile, ProfileSettings};
 pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
 pub use request::{BUILT_IN_EXTENSION, CreateRequest, quota_limits, ttl_limit};
 pub use sources::{CloneAsked, SourceRef, SourceSettings};
 pub use templates::{TemplateList, TemplateRequest};
-pub use upkeep::{Orphans, Reaped, UpkeepAudit, UpkeptProfile};
+pub use upkeep::{Reaped, UpkeepAudit, UpkeptProfile};
 
 pub use crate::store::{Idempotency, LiveUse, Sandbox, Source, State, Template};
 

@@ -20,6 +20,12 @@ pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
 }
 
 impl Core {
+    /// Gives up what is kept back of the disks that are full, for a call that makes room. Returns whether that made some.
+    pub fn give_up_ballast(&self) -> bool {
+        // Of every one, as it is not known which of them is meant.
+        self.profiles().iter().filter(|profile| profile.engine.give_up_ballast()).count() > 0
+    }
+
     /// Makes room on managed servers after a failure that says that one had none left for anybody.
     pub async fn relieve_after(&self, failure: &Failure) {
         let sqlstate = failure.detail.as_ref().and_then(|detail| detail.sqlstate.as_deref());

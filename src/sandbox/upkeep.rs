@@ -5,25 +5,19 @@
 //! first; one that cannot be removed waits longer each time and holds up nothing else. Each removal is audited, and each
 //! login that is taken away or given back.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 
-use super::core::{OWNER_FIELD, READONLY_FIELD, removal_spec};
+use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
-use super::twins::Twins;
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
-use crate::engine::{Found, Standing};
-use crate::model::{
-    Check, CheckStatus, Code, Failure, PlanId, RequestId, SandboxId, SandboxKind, Timestamp, Transport, fault,
-    settled_role,
-};
-use crate::secret::Sealed;
-use crate::store::{After, Claimed, Damage, ListQuery, SealedPasswords, Whose};
+use crate::engine::Standing;
+use crate::model::{Failure, PlanId, RequestId, SandboxId, Timestamp, fault};
+use crate::store::{After, Claimed, ListQuery, Whose};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
 const INTERVAL: Duration = Duration::from_secs(15);
@@ -33,21 +27,6 @@ const ROUNDS_PER_SWEEP: u32 = 20;
 const MEASURED_EVERY_SECONDS: i32 = 60;
 /// Sandboxes measured in one round.
 const MEASURED_AT_ONCE: i64 = 50;
-/// Attempts after which a removal is shown to people.
-const STUCK_AFTER_ATTEMPTS: i32 = 3;
-/// Clocks further apart are not merely inexact.
-const CLOCKS_APART_SECONDS_MAX: u64 = 60;
-/// What `doctor` tells of one kind; the rest is counted.
-const TOLD_MAX: usize = 20;
-/// Stuck removals shown.
-const STUCK_SHOWN_MAX: i64 = 50;
-/// What to do about things without a row. Records are looked for in one database only, and another's sandboxes must not
-/// be dropped for it.
-const REMEDY_UNTRACKED: &str = "what has no row may belong to another installation with this prefix, whose records are in another database of the \
-     server: it does if `SELECT database_name FROM pgsandbox.sandboxes` in some other database names it, and then give \
-     each installation a `databasePrefix` of its own; otherwise its row was removed by hand or it was not made by this \
-     program: look at it, and drop it yourself";
-
 /// Opens and closes audit entries of upkeep; wired by `app`.
 #[async_trait]
 pub trait UpkeepAudit: Send + Sync + 'static {
@@ -56,21 +35,6 @@ pub trait UpkeepAudit: Send + Sync + 'static {
 
     /// Says how it came out.
     async fn close(&self, permit: &Permit<()>, sandbox: &Sandbox, outcome: Result<(), &Failure>);
-}
-
-/// What metadata and server disagree on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Orphans {
-    /// Bear the profile's prefix and have no row: reported, never touched.
-    pub untracked: Vec<Found>,
-    /// Are ready by their row, and their database is not there: an owner may drop its own.
-    pub missing: Vec<Sandbox>,
-    /// Could not be removed several times, with the last reason.
-    pub stuck: Vec<(Sandbox, String)>,
-    /// Are half made or half removed, and nobody works on them: whoever did was killed, or failed and lets it rest.
-    pub waiting: Vec<Sandbox>,
-    /// Have a row that this program does not leave behind: nothing is done with them.
-    pub damaged: Vec<Damage>,
 }
 
 /// What became of the sandboxes and templates whose time was over, by the names of their databases.
@@ -344,7 +308,7 @@ impl Core {
     /// given up, for instance. What has no row is left alone.
     async fn sweep(&self, profile: &Profile) -> Result<(), Failure> {
         let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(Failure::from)?;
-        let names: Vec<String> = found.iter().map(noted_name).collect();
+        let names: Vec<String> = found.iter().map(super::orphans::noted_name).collect();
         for sandbox in profile.store.bearing(&names).await? {
             if matches!(sandbox.state, super::State::Deleted | super::State::Failed)
                 && profile.store.reopen_delete(sandbox.id, PlanId::fresh(), RequestId::fresh()).await?
@@ -354,257 +318,10 @@ impl Core {
         }
         Ok(())
     }
-
-    /// Compares metadata and server: changes nothing, and opens the profile.
-    ///
-    /// # Errors
-    /// `unknown_profile`, or it cannot be looked at.
-    pub async fn orphans(&self, profile: &str) -> Result<Orphans, Failure> {
-        let profile = self.profile(profile)?;
-        self.open(&profile).await?;
-        Self::compare(&profile).await
-    }
-
-    async fn compare(profile: &Profile) -> Result<Orphans, Failure> {
-        let found = profile.engine.inventory(&profile.settings().prefix).await.map_err(Failure::from)?;
-        let names: Vec<String> = found.iter().map(noted_name).collect();
-        // Of any profile: a prefix may begin with another's.
-        let tracked = profile.store.tracked(&names).await?;
-        let there: BTreeSet<&String> = names.iter().collect();
-        let mut missing = Vec::new();
-        for kind in [SandboxKind::Sandbox, SandboxKind::Template] {
-            let mut query = ListQuery { include_expired: true, kind, limit: PAGE, ..ListQuery::default() };
-            for _ in 0..PAGES_MAX {
-                let page = profile.store.list(&query).await?;
-                let Some(last) = page.last() else { break };
-                query.after = Some(After { time: last.created_at, id: last.id });
-                missing.extend(page.into_iter().filter(|sandbox| {
-                    sandbox.state == super::State::Ready && !there.contains(&sandbox.names.database)
-                }));
-            }
-        }
-        let stuck = profile.store.stuck(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
-        let waiting = profile.store.waiting(STUCK_AFTER_ATTEMPTS, STUCK_SHOWN_MAX).await?;
-        let untracked = found.into_iter().filter(|found| !tracked.contains(&noted_name(found))).collect();
-        let damaged = profile.store.damage().await?;
-        Ok(Orphans { untracked, missing, stuck, waiting, damaged })
-    }
-
-    /// Checks every profile for `doctor`: looks, and starts nothing. Where a server answers, it is compared with its
-    /// metadata, and both with the keys.
-    pub async fn health(&self) -> Vec<(String, Vec<Check>)> {
-        let mut all = Vec::with_capacity(self.profiles().len());
-        let mut twins = Twins::default();
-        for profile in self.profiles() {
-            let mut checks = profile.engine.health().await;
-            let answers = |check: &Check| matches!(check.status, CheckStatus::Ok | CheckStatus::Warn);
-            if checks.iter().all(answers) {
-                checks.extend(twins.meet(profile).await);
-            }
-            if profile.is_open().await || checks.iter().all(answers) {
-                match profile.store.look().await {
-                    Ok(true) => {
-                        checks.push(Self::consistency(profile).await);
-                        checks.push(self.usable(profile).await);
-                        checks.push(Self::clocks_agree(profile).await);
-                        checks.push(super::checks::expired(profile).await);
-                        checks.push(super::checks::drift(profile).await);
-                    }
-                    // Nothing was made on this server yet, or it is an earlier program's: the first use sees to it.
-                    Ok(false) => {}
-                    Err(error) => checks.push(failed("metadata.schema", error.into())),
-                }
-            }
-            all.push((profile.name().to_owned(), checks));
-        }
-        all
-    }
-
-    async fn consistency(profile: &Profile) -> Check {
-        let name = "sandboxes.consistent".to_owned();
-        match Self::compare(profile).await {
-            Err(failure) => failed(&name, failure),
-            Ok(orphans) if orphans == Orphans::default() => {
-                let detail = "metadata and server agree".to_owned();
-                Check { name, status: CheckStatus::Ok, detail, remedy: None }
-            }
-            Ok(Orphans { untracked, missing, stuck, waiting, damaged }) => {
-                let remedies = [
-                    (!untracked.is_empty()).then_some(REMEDY_UNTRACKED),
-                    (!missing.is_empty()).then_some("delete sandboxes whose database is gone"),
-                    (!damaged.is_empty()).then_some(
-                        "put rows that were changed right in `pgsandbox.sandboxes`; until then nothing is done with them",
-                    ),
-                    (!waiting.is_empty()).then_some(
-                        "what waits is removed by a server that runs, by the next command that uses the profile, or by deleting it",
-                    ),
-                    (!stuck.is_empty()).then_some("see to what cannot be removed; it is tried again"),
-                ];
-                let remedy = remedies.into_iter().flatten().collect::<Vec<_>>().join("; ");
-                let shown: Vec<String> = damaged
-                    .iter()
-                    .map(|row| format!("the row of sandbox {} was changed by another: {}", row.id, row.fault))
-                    .chain(untracked.iter().map(|found| format!("{} `{}` has no row", found.kind, found.name)))
-                    .chain(
-                        missing.iter().map(|sandbox| format!("the database of `{}` is gone", sandbox.names.database)),
-                    )
-                    .chain(stuck.iter().map(|(s, why)| format!("`{}` cannot be removed: {why}", s.names.database)))
-                    .chain(
-                        waiting.iter().map(|s| {
-                            format!("`{}` waits to be removed, its {} broke off", s.names.database, half_way(s))
-                        }),
-                    )
-                    .collect();
-                Check { name, status: CheckStatus::Warn, detail: joined(&shown), remedy: Some(remedy) }
-            }
-        }
-    }
-
-    async fn clocks_agree(profile: &Profile) -> Check {
-        let name = "clock.agrees".to_owned();
-        match profile.store.clock().await {
-            Err(error) => failed(&name, error.into()),
-            Ok(server) => {
-                let apart_seconds = server.ms_since(Timestamp::now()).unsigned_abs() / 1000;
-                let agree = apart_seconds <= CLOCKS_APART_SECONDS_MAX;
-                let status = if agree { CheckStatus::Ok } else { CheckStatus::Warn };
-                let detail = format!("the server's clock and this machine's are {apart_seconds} s apart");
-                let remedy = "set both clocks right: a sandbox's time is over by the server's";
-                Check { name, status, detail, remedy: (!agree).then(|| remedy.to_owned()) }
-            }
-        }
-    }
-
-    /// Checks that each sandbox is of an engine that is there, and that its passwords open: the ring has their keys, and
-    /// they are its own.
-    async fn usable(&self, profile: &Profile) -> Check {
-        let name = "sandboxes.usable";
-        let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };
-        let (mut count, mut faults) = (0, Vec::new());
-        for _ in 0..PAGES_MAX {
-            let page = match profile.store.list(&query).await {
-                Ok(page) => page,
-                Err(error) => return failed(name, error.into()),
-            };
-            let Some(last) = page.last() else { break };
-            query.after = Some(After { time: last.created_at, id: last.id });
-            for sandbox in &page {
-                count += 1;
-                let fault = match profile.check_engine(sandbox) {
-                    Ok(()) => self.spec(profile, sandbox).await.err(),
-                    Err(failure) => Some(failure),
-                };
-                // One that was removed since the page was read is none.
-                if let Some(failure) = fault.filter(|failure| failure.code != Code::DatabaseNotFound) {
-                    faults.push(format!("sandbox {}: {}", sandbox.id, failure.message));
-                }
-            }
-        }
-        if faults.is_empty() {
-            let detail = format!("the passwords of {count} sandboxes open");
-            return Check { name: name.to_owned(), status: CheckStatus::Ok, detail, remedy: None };
-        }
-        let remedy = "bring back the key file `master.keys` that they were sealed with; what was changed in the metadata \
-                      cannot be used any more, only deleted";
-        let detail = joined(&faults);
-        Check { name: name.to_owned(), status: CheckStatus::Fail, detail, remedy: Some(remedy.to_owned()) }
-    }
-
-    /// Makes a new key, and seals the passwords of every live sandbox with it. Returns how many were sealed again.
-    ///
-    /// # Errors
-    /// Fails if the permit is not the program's own, or a profile cannot be looked at; then it may be called again.
-    pub async fn rotate_keys<T>(&self, permit: &Permit<T>) -> Result<u64, Failure> {
-        if permit.grant().principal.transport != Transport::Internal {
-            return Err(Failure::new(Code::Internal, "keys are rotated under the program's own permit only"));
-        }
-        self.inner().keys.rotate().await?;
-        let (mut count, mut left) = (0, Vec::new());
-        for profile in self.profiles() {
-            self.open(profile).await?;
-            let mut query = ListQuery { include_expired: true, limit: PAGE, ..ListQuery::default() };
-            loop {
-                let page = profile.store.list(&query).await?;
-                let Some(last) = page.last() else { break };
-                query.after = Some(After { time: last.created_at, id: last.id });
-                for sandbox in &page {
-                    match self.reseal(profile, sandbox).await {
-                        Ok(sealed) => count += u64::from(sealed),
-                        // One whose key is lost, or whose row was edited, does not keep the rest from the new key.
-                        Err(failure) if !failure.retryable => left.push(failure),
-                        Err(failure) => return Err(failure),
-                    }
-                }
-            }
-        }
-        match left.into_iter().next() {
-            None => Ok(count),
-            Some(mut first) => {
-                first.message =
-                    format!("{count} sandboxes were sealed with the new key, and not all: {}", first.message);
-                Err(first)
-            }
-        }
-    }
-
-    async fn reseal(&self, profile: &Profile, sandbox: &Sandbox) -> Result<bool, Failure> {
-        let Some(old) = profile.store.passwords(sandbox.id).await? else { return Ok(false) };
-        let keys = &self.inner().keys;
-        let reseal = async |field, bytes: &[u8]| {
-            let sealed = keys.reseal(sandbox.id, field, &Sealed::from_bytes(bytes.to_vec())).await?;
-            Ok::<_, Failure>(sealed.map_or_else(|| bytes.to_vec(), Sealed::into_bytes))
-        };
-        let owner = reseal(OWNER_FIELD, &old.owner).await?;
-        let readonly = reseal(READONLY_FIELD, &old.readonly).await?;
-        let new = SealedPasswords { owner, readonly };
-        if new == old {
-            return Ok(false);
-        }
-        Ok(profile.store.replace_passwords(sandbox.id, &old, &new).await?)
-    }
-}
-
-/// Returns what broke off.
-fn half_way(sandbox: &Sandbox) -> &'static str {
-    if sandbox.state == super::State::Creating { "making" } else { "removal" }
-}
-
-/// Returns the name under which what was found is noted, if it is ours: a role has others while its database is filled.
-fn noted_name(found: &Found) -> String {
-    let settled = if found.kind == "role" { settled_role(&found.name) } else { None };
-    settled.unwrap_or_else(|| found.name.clone())
-}
-
-/// Tells what was found, up to a bound.
-fn joined(found: &[String]) -> String {
-    let told = found.get(..TOLD_MAX).unwrap_or(found).join("; ");
-    match found.len().saturating_sub(TOLD_MAX) {
-        0 => told,
-        more => format!("{told}; and {more} more"),
-    }
-}
-
-pub(super) fn failed(name: &str, failure: Failure) -> Check {
-    Check { name: name.to_owned(), status: CheckStatus::Fail, detail: failure.message, remedy: failure.hint }
 }
 
 impl Steward {
     pub(super) fn permit(&self, reason: SystemReason) -> Permit<()> {
         self.authority.permit(reason, RequestId::fresh(), Timestamp::now())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn more_than_can_be_read_is_counted() {
-        let told = |count: usize| joined(&(0..count).map(|n| format!("n{n}")).collect::<Vec<_>>());
-        assert_eq!(told(0), "");
-        for count in [TOLD_MAX - 1, TOLD_MAX] {
-            assert!(told(count).ends_with(&format!("; n{}", count - 1)), "{}", told(count));
-        }
-        assert!(told(TOLD_MAX + 1).ends_with("; n19; and 1 more"), "{}", told(TOLD_MAX + 1));
     }
 }

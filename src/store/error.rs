@@ -3,7 +3,7 @@
 use tokio_postgres::error::SqlState;
 
 use super::Point;
-use crate::engine::{EngineError, metadata_owner, metadata_right, server_condition};
+use crate::engine::{EngineError, because, metadata_owner, metadata_right, server_condition};
 use crate::model::fault::Injected;
 use crate::model::{Code, Failure, SandboxId};
 
@@ -141,9 +141,11 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let text = error.to_string();
         match error {
-            StoreError::Unreachable { detail, .. } => Self::new(Code::PostgresConnectionFailed, text)
-                .hint("see whether the server runs, then call again")
-                .audit(detail),
+            StoreError::Unreachable { detail, .. } => {
+                Self::new(Code::PostgresConnectionFailed, because(&text, &detail))
+                    .hint("see whether the server runs, then call again")
+                    .audit(detail)
+            }
             StoreError::Engine(error) => error.into(),
             StoreError::Refused { sqlstate, detail, .. } => {
                 let (code, hint) = server_condition(&sqlstate)

@@ -6,6 +6,7 @@ mod approved;
 mod bound;
 mod code;
 mod demanded;
+mod encodings;
 mod encrypted;
 mod guarded;
 mod half_open;

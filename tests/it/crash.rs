@@ -115,7 +115,8 @@ pub(super) fn check_tracked(home: &Home) -> BTreeMap<String, String> {
     assert_eq!(databases, owned, "databases with their owners, and those of the rows");
     let roles = query(
         home,
-        "select rolname from pg_roles where rolname like 'pgsandbox\\_%' and rolname <> 'pgsandbox_admin' order by 1",
+        "select rolname from pg_roles where rolname like 'pgsandbox\\_%'
+         and rolname not in ('pgsandbox_admin', 'pgsandbox_direct', 'pgsandbox_withheld') order by 1",
     );
     let mut wanted: Vec<Vec<String>> =
         rows.iter().flat_map(|row| [vec![row[2].clone()], vec![row[3].clone()]]).collect();

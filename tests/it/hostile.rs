@@ -668,9 +668,15 @@ fn admin_sees(home: &Home) -> String {
     let file = admin_password_file(home);
     let port = fs::read_to_string(file.with_file_name("port")).unwrap().trim().parse().unwrap();
     let password = fs::read_to_string(&file).unwrap();
+    let socket = fs::read_to_string(file.with_file_name("socket-directory")).unwrap();
     crate::harness::block_on(async move {
         let mut config = tokio_postgres::Config::new();
-        config.host("127.0.0.1").port(port).user("pgsandbox_admin").password(password.trim()).dbname("pgsandbox");
+        config
+            .host_path(socket.trim())
+            .port(port)
+            .user("pgsandbox_admin")
+            .password(password.trim())
+            .dbname("pgsandbox");
         let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         let activity = "select string_agg(query, E'\\n') from pg_stat_activity where pid <> pg_backend_pid()";

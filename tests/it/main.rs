@@ -23,6 +23,7 @@ mod config;
 mod copies;
 mod crash;
 mod decisions;
+mod direct;
 mod dumps;
 mod durability;
 mod engine;

@@ -85,6 +85,28 @@ fn the_reference_pages_say_what_the_program_does() {
 }
 
 #[test]
+fn the_page_of_settings_has_every_bundled_policy_and_what_each_key_means() {
+    let pages = reference::pages();
+    let (_, page) = pages.iter().find(|(name, _)| *name == "bundled-policy-settings.md").unwrap();
+    let policies = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("policies")).unwrap();
+    for folder in policies.map(|entry| entry.unwrap().path()).filter(|path| path.join("settings.schema.json").exists())
+    {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let section = page.split("\n## ").find(|section| section.starts_with(&format!("{name}\n")));
+        let section =
+            section.unwrap_or_else(|| panic!("`{name}` is not there: src/cli/policy_settings.rs names the policies"));
+        let schema: Value = serde_json::from_slice(&fs::read(folder.join("settings.schema.json")).unwrap()).unwrap();
+        for key in schema["properties"].as_object().unwrap().keys() {
+            assert!(section.contains(&format!("| `{key}` |")), "{name}: {key}");
+        }
+        for row in section.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            assert!(cells.len() == 4 && !cells[1].trim().is_empty() && cells[3] != " |", "{name}: {row}");
+        }
+    }
+}
+
+#[test]
 fn the_tools_are_those_of_the_contract() {
     let tools = serde_json::to_string_pretty(&tool_list_json()).unwrap();
     check("tests/it/snapshots/tools.json", &(tools + "\n"));

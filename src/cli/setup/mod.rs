@@ -100,11 +100,19 @@ struct Planned {
     difference: String,
 }
 
+/// Why files are not as they were asked to be.
+enum Undone {
+    /// Nothing was written.
+    Refused(Vec<Failure>),
+    /// A file could not be written.
+    BrokenOff(Failure),
+}
+
 /// Runs `setup`.
 pub(super) fn setup(matches: &ArgMatches, format: Format) -> ExitCode {
     let asked = match Asked::read(matches) {
         Ok(asked) => asked,
-        Err(failure) => return complain(&[failure], format),
+        Err(failure) => return nothing_begun(&[failure], format),
     };
     if asked.clients.is_empty() {
         return status(&asked, format);
@@ -113,12 +121,12 @@ pub(super) fn setup(matches: &ArgMatches, format: Format) -> ExitCode {
     let planned = plans(&asked, |_, _| Change::Put(&entry), &entry);
     let planned = match sound(planned) {
         Ok(planned) => planned,
-        Err(failures) => return complain(&failures, format),
+        Err(failures) => return nothing_begun(&failures, format),
     };
     let written = if asked.is_dry { Ok(Vec::new()) } else { write(&asked, &planned, true) };
     match written {
         Ok(more) => report(&asked, &planned, true, [notes(), more].concat(), format),
-        Err(failure) => complain(&[failure], format),
+        Err(failure) => broken_off(&failure, format),
     }
 }
 
@@ -126,10 +134,10 @@ pub(super) fn setup(matches: &ArgMatches, format: Format) -> ExitCode {
 pub(super) fn uninstall(matches: &ArgMatches, format: Format) -> ExitCode {
     let asked = match Asked::read(matches) {
         Ok(asked) => asked,
-        Err(failure) => return complain(&[failure], format),
+        Err(failure) => return nothing_begun(&[failure], format),
     };
     if matches.get_flag("purge") {
-        return complain(&[purge()], format);
+        return nothing_begun(&[purge()], format);
     }
     let record = home().map(|home| Record::read(&home)).unwrap_or_default();
     let all = asked.clients.is_empty();
@@ -148,20 +156,23 @@ pub(super) fn uninstall(matches: &ArgMatches, format: Format) -> ExitCode {
                 removed.extend(planned.into_iter().filter(|one| is_first || !one.difference.is_empty()));
                 notes.extend(more);
             }
-            Err(failures) => return complain(&failures, format),
+            Err(Undone::Refused(failures)) if removed.is_empty() => return nothing_begun(&failures, format),
+            Err(Undone::Refused(failures)) => {
+                render::failures(&failures, format);
+                return ExitCode::FAILURE;
+            }
+            Err(Undone::BrokenOff(failure)) => return broken_off(&failure, format),
         }
     }
     if let Some(home) = home().filter(|home| home.exists()) {
         notes.push(format!("left: the state directory `{}`, with whatever is in it", home.display()));
     }
-    if has_other_servers() {
-        notes.push("left: sandboxes on other servers; `pgsandbox list-databases` names them".to_owned());
-    }
+    notes.extend(other_servers());
     report(&asked, &removed, false, notes, format)
 }
 
 /// Takes back what was set up under one name. Returns what became of each file, and what there is to say.
-fn take_back(asked: &Asked, record: &Record, all: bool) -> Result<(Vec<Planned>, Vec<String>), Vec<Failure>> {
+fn take_back(asked: &Asked, record: &Record, all: bool) -> Result<(Vec<Planned>, Vec<String>), Undone> {
     let change = |file: &std::path::Path, _: &Client| Change::Remove(record.made(file, &asked.name));
     let planned = plans(asked, change, &Entry::of_this_process());
     let (planned, mut notes) = if all {
@@ -170,18 +181,27 @@ fn take_back(asked: &Asked, record: &Record, all: bool) -> Result<(Vec<Planned>,
         let notes = faulty.into_iter().filter_map(Result::err).map(|failure| failure.message).collect();
         (sound.into_iter().filter_map(Result::ok).collect(), notes)
     } else {
-        (sound(planned)?, Vec::new())
+        (sound(planned).map_err(Undone::Refused)?, Vec::new())
     };
     if !asked.is_dry {
-        notes.extend(write(asked, &planned, false).map_err(|failure| vec![failure])?);
+        notes.extend(write(asked, &planned, false).map_err(Undone::BrokenOff)?);
     }
     Ok((planned, notes))
 }
 
-/// Returns whether sandboxes may be on a server that this program does not run: it is so unless the configuration says otherwise.
-fn has_other_servers() -> bool {
-    let is_external = |profile: &ProfileConfig| matches!(profile.source, ProfileSource::External { .. });
-    load(&Environment::of_process()).map_or(true, |config| config.profiles.iter().any(is_external))
+/// Says that sandboxes may be on servers that this program does not run, unless the configuration has none.
+fn other_servers() -> Option<String> {
+    let Ok(config) = load(&Environment::of_process()) else {
+        return Some("left: sandboxes on other servers, if there are any: the configuration cannot be read".to_owned());
+    };
+    let is_external = |profile: &&ProfileConfig| matches!(profile.source, ProfileSource::External { .. });
+    let names: Vec<String> =
+        config.profiles.iter().filter(is_external).map(|profile| format!("`{}`", profile.name)).collect();
+    (!names.is_empty()).then(|| {
+        let (of, names) =
+            (if names.len() == 1 { "the server of profile" } else { "the servers of profiles" }, names.join(", "));
+        format!("left: sandboxes on {of} {names}; `pgsandbox list-databases --profile` names yours there")
+    })
 }
 
 fn purge() -> Failure {
@@ -318,7 +338,9 @@ fn unusable(file: &std::path::Path, what: &str) -> Failure {
 
 fn unwritten(file: &std::path::Path, error: &std::io::Error) -> Failure {
     let failure = Failure::new(Code::InvalidConfiguration, format!("`{}` was not written: {error}", file.display()));
-    match file.parent().filter(|_| error.kind() == std::io::ErrorKind::PermissionDenied) {
+    // The folders that lead there are made where there are none.
+    let folder = file.ancestors().skip(1).find(|folder| folder.exists());
+    match folder.filter(|_| error.kind() == std::io::ErrorKind::PermissionDenied) {
         Some(folder) => failure.hint(format!("see that you may make files in `{}`", folder.display())),
         None => failure,
     }
@@ -496,9 +518,14 @@ fn status(asked: &Asked, format: Format) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn complain(failures: &[Failure], format: Format) -> ExitCode {
+/// Tells why nothing was begun.
+fn nothing_begun(failures: &[Failure], format: Format) -> ExitCode {
     render::failures(failures, format);
-    // What the command line asks for cannot be done at all.
-    let is_misused = failures.iter().all(|failure| failure.code == Code::InvalidArguments);
-    if is_misused { ExitCode::from(super::refused::NOT_DONE) } else { ExitCode::FAILURE }
+    ExitCode::from(super::refused::NOT_DONE)
+}
+
+/// Tells what came in between.
+fn broken_off(failure: &Failure, format: Format) -> ExitCode {
+    render::failures(std::slice::from_ref(failure), format);
+    ExitCode::FAILURE
 }

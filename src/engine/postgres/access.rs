@@ -190,19 +190,31 @@ pub(super) async fn set_expiry(
 
 /// Takes the owner's login away and ends its sessions, or gives the login back.
 ///
-/// The reader keeps its login: it can write to no table, and read-only calls go on.
+/// The reader keeps its login, as read-only calls of ours go on; on a managed cluster its direct logins go too: it can
+/// write to no table, but call what the owner has made to write.
 pub(super) async fn set_login(
     server: &Arc<PostgresServer>,
     spec: &SandboxSpec,
     allowed: bool,
 ) -> Result<(), EngineError> {
     let word = if allowed { "LOGIN" } else { "NOLOGIN" };
-    alter(server, spec, &[format!("ALTER ROLE {} {word}", ident(&spec.names.owner_role))]).await?;
+    let work = Work::new(server, spec).await?;
+    let (owner, reader) = (&spec.names.owner_role, &spec.names.readonly_role);
+    let mut statements = vec![format!("ALTER ROLE {} {word}", ident(owner))];
+    let kept_out = work.keeping_out(reader, allowed);
+    let managed = kept_out.is_some();
+    statements.extend(kept_out);
+    alter(server, spec, &statements).await?;
     if allowed {
         return Ok(());
     }
-    let work = Work::new(server, spec).await?;
-    work.terminate_role(&*server.admin_session().await?, &spec.names.owner_role).await
+    let session = server.admin_session().await?;
+    work.terminate_role(&session, owner).await?;
+    if managed {
+        work.terminate_direct(&session, reader).await?;
+        work.part_from_others(&session, reader).await?;
+    }
+    Ok(())
 }
 
 /// Changes roles in one transaction; a session of the sandbox that holds their rows is ended.

@@ -10,7 +10,7 @@ use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{
     CatalogueSession, ChannelBinding, CloneJob, Host, InFile, RestoreJob, SandboxSession, Wanted, access, catalog,
-    discover, dump, extensions, health, managed, names, verify,
+    direct, discover, dump, extensions, health, managed, names, verify,
 };
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
@@ -123,6 +123,14 @@ impl Engine for PostgresEngine {
         access::set_login(&self.server, sandbox, allowed).await
     }
 
+    async fn admit_direct(&self, sandbox: &SandboxSpec, access: CredentialAccess) -> Result<(), EngineError> {
+        direct::admit(&self.server, sandbox, access).await
+    }
+
+    async fn end_kept_out(&self) -> Result<(), EngineError> {
+        direct::end_kept_out(&self.server).await
+    }
+
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError> {
         access::size(&self.server, sandbox).await
     }
@@ -149,19 +157,24 @@ impl Engine for PostgresEngine {
         }
     }
 
+    fn give_up_ballast(&self) -> bool {
+        self.server.managed().is_some_and(|managed| managed.give_up_ballast())
+    }
+
     async fn relieve(&self) {
         self.server.relieve().await;
     }
 
     async fn inventory(&self, prefix: &str) -> Result<Vec<Found>, EngineError> {
         let session = self.server.admin_session().await?;
-        // the admin of a managed cluster may bear the prefix itself
+        // the admin of a managed cluster may bear the prefix itself, and its other roles
         let sql = "SELECT 'database', datname::text FROM pg_catalog.pg_database \
                    WHERE pg_catalog.starts_with(datname::text, $1) \
                    UNION ALL SELECT 'role', rolname::text FROM pg_catalog.pg_roles \
-                   WHERE pg_catalog.starts_with(rolname::text, $1) AND rolname <> current_user ORDER BY 1, 2";
+                   WHERE pg_catalog.starts_with(rolname::text, $1) AND rolname <> current_user \
+                   AND rolname NOT IN ($2, $3) ORDER BY 1, 2";
         let rows = session
-            .query(sql, &[&format!("{prefix}_")])
+            .query(sql, &[&format!("{prefix}_"), &managed::DIRECT_ROLE, &managed::WITHHELD_ROLE])
             .await
             .map_err(refused("list what bears the prefix", &self.server.settings().profile))?;
         let kind = |word: &str| if word == "database" { "database" } else { "role" };

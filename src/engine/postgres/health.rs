@@ -7,8 +7,7 @@ use super::admin::{AdminSession, refused};
 use super::managed::{ManagedCluster, discover, dump_tools, to_install};
 use super::server::PostgresServer;
 use super::verify::{check, judge, warn_unless};
-use crate::engine::EngineError;
-use crate::engine::{metadata_owner, metadata_right};
+use crate::engine::{EngineError, because, metadata_owner, metadata_right};
 use crate::model::{Check, CheckStatus, Failure};
 
 /// Below this many free bytes the next sandbox may be the last.
@@ -32,7 +31,7 @@ pub(super) async fn health(server: &Arc<PostgresServer>) -> Vec<Check> {
         Err(error) => {
             let mut detail = error.to_string();
             if let EngineError::Unreachable { detail: cause, .. } = &error {
-                detail = format!("{detail}: {cause}");
+                detail = because(&detail, cause);
             }
             let remedy = format!("see that the server of profile `{profile}` runs and takes the admin's credentials");
             checks.push(check("postgres.reachable", CheckStatus::Fail, &detail, Some(&remedy)));

@@ -3,6 +3,7 @@
 mod access;
 mod admin;
 mod catalog;
+mod direct;
 mod dump;
 mod endpoint;
 mod engine;

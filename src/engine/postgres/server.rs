@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::admin::{AdminSession, Login, LoginError, ident, refused};
+use super::direct;
 use super::idle::Idle;
-use super::managed::{ADMIN_DATABASE, BinarySettings, ManagedCluster, ManagedSettings};
+use super::managed::{ADMIN_DATABASE, BinarySettings, DIRECT_ROLE, ManagedCluster, ManagedSettings, WITHHELD_ROLE};
 use super::{Credentials, Endpoint, PostgresUrl};
 use crate::engine::{EngineError, ServerInfo};
 use crate::model::{Code, Failure, fault};
@@ -254,6 +255,7 @@ impl PostgresServer {
                     cluster.ensure_running().await.map_err(|e| EngineError::Known(Box::new(e.into())))?;
                 session.answers_within(ANSWER);
                 self.close_to_public(&session).await?;
+                direct::renew_rules(self, &session).await?;
                 let reach = Reach {
                     endpoint: running.endpoint,
                     admin: running.admin,
@@ -481,14 +483,21 @@ impl PostgresServer {
         Ok(ServerInfo { major, version, superuser })
     }
 
-    /// Makes sure that a managed cluster has its metadata database and that PUBLIC can enter none of ours.
+    /// Makes sure that a managed cluster has its metadata database and the roles by which direct logins are let in, and that
+    /// PUBLIC can enter none of ours.
     async fn close_to_public(&self, session: &AdminSession) -> Result<(), EngineError> {
         let profile = &self.settings.profile;
-        let exists = session
-            .query_opt("SELECT 1 FROM pg_catalog.pg_database WHERE datname = $1", &[&METADATA_DATABASE])
+        let there = session
+            .query_one(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = $1), \
+                 EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $2), \
+                 EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $3)",
+                &[&METADATA_DATABASE, &DIRECT_ROLE, &WITHHELD_ROLE],
+            )
             .await
             .map_err(refused("list databases", profile))?;
-        if exists.is_none() {
+        direct::make_roles(session, profile, [there.get(1), there.get(2)]).await?;
+        if !there.get::<_, bool>(0) {
             let sql = format!("CREATE DATABASE {} TEMPLATE template0", ident(METADATA_DATABASE));
             match session.execute(sql.as_str(), &[]).await {
                 Ok(_) => {}

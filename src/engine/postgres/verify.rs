@@ -9,6 +9,7 @@ use tokio_postgres::Row;
 
 use super::access::{self, catalogue_session, credentials};
 use super::admin::{AdminSession, LoginError, refused};
+use super::managed::{DIRECT_ROLE, WITHHELD_ROLE};
 use super::names;
 use super::server::PostgresServer;
 use crate::engine::{EngineError, SandboxSpec};
@@ -241,8 +242,8 @@ async fn memberships(
     let rows = admin
         .query(
             "SELECT pg_catalog.pg_get_userbyid(m.roleid)::text FROM pg_catalog.pg_auth_members m WHERE m.member = $1 \
-             ORDER BY 1",
-            &[&oid],
+             AND pg_catalog.pg_get_userbyid(m.roleid) NOT IN ($2, $3) ORDER BY 1",
+            &[&oid, &DIRECT_ROLE, &WITHHELD_ROLE],
         )
         .await?;
     let detail = listed(&rows, "is a member of no role", "is a member of");

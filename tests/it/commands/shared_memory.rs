@@ -103,3 +103,18 @@ async fn what_the_command_works_with_is_not_covered() {
     let said = ground.output(&format!("cat {}/tool", dir.path().display())).await;
     assert_eq!(said, "a tool of the operator's");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn segments_and_queues_that_the_kernel_numbers_are_the_commands_own() {
+    if !apart().await {
+        return;
+    }
+    let said = || async { Ground::new().output("readlink /proc/self/ns/ipc; wc -l </proc/sysvipc/shm").await };
+    let ours = fs::read_link("/proc/self/ns/ipc").unwrap();
+    for said in [said().await, said().await] {
+        let (theirs, segments) = said.trim().split_once('\n').unwrap_or_else(|| panic!("{said}"));
+        assert_ne!(Path::new(theirs), ours);
+        // A heading, and nothing that others made.
+        assert_eq!(segments, "1");
+    }
+}

@@ -105,7 +105,8 @@ async fn what_the_cluster_keeps_is_private() {
         assert_eq!(status.run_as.as_deref(), Some("postgres"));
     }
     let hba = std::fs::read_to_string(directory.join("data/pg_hba.conf")).unwrap();
-    assert!(hba.lines().all(|line| line.starts_with('#') || line.ends_with("scram-sha-256")), "{hba}");
+    let closed = |line: &str| line.starts_with('#') || line.ends_with(" reject") || line.ends_with(" scram-sha-256");
+    assert!(hba.lines().all(closed) && !hba.contains("host all all"), "{hba}");
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", status.pid.unwrap())).unwrap();
     let memory = limits.lines().find(|line| line.starts_with("Max address space")).unwrap();
     assert!(!memory.contains("unlimited"), "{memory}");
@@ -164,6 +165,8 @@ async fn nothing_of_a_statement_or_a_password_is_in_the_servers_log() {
     let mut config = tokio_postgres::Config::new();
     config.host(&connection.host).port(connection.port).user(&connection.user).dbname(&connection.database);
     config.password(spec.owner_password.expose());
+    assert!(config.connect(tokio_postgres::NoTls).await.is_err(), "nobody was given its credentials");
+    engine.admit_direct(&spec, CredentialAccess::Owner).await.unwrap();
     let (client, driver) = config.connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(driver);
     client.batch_execute("SET debug_print_parse = on; SET client_min_messages = debug5").await.unwrap();

@@ -91,14 +91,14 @@ class Home(living.Home):
         shutil.rmtree(self.directory)
 
 
-def stop(pid_file):
+def stop(pid_file, how=signal.SIGQUIT):
     """Ends the server whose working directory is the file's, if it runs."""
     try:
         pid = int(pid_file.read_text().split("\n")[0])
         if os.stat(f"/proc/{pid}/cwd").st_ino != os.stat(pid_file.parent).st_ino:
             return
         os.kill(pid, signal.SIGCONT)
-        os.kill(pid, signal.SIGQUIT)
+        os.kill(pid, how)
     except (OSError, ValueError):
         return
     until = time.monotonic() + 20
@@ -261,7 +261,7 @@ class Play:
         rows = home.sql("select id, database_name, owner_role, readonly_role from pgsandbox.sandboxes where state = 'ready'")
         databases = {name for name, in home.sql("select datname from pg_database where datname like 'pgsandbox\\_%'")}
         roles = {name for name, in home.sql(
-            "select rolname from pg_roles where rolname like 'pgsandbox\\_%' and rolname <> 'pgsandbox_admin'")}
+            "select rolname from pg_roles where rolname like 'pgsandbox\\_%' and rolname not in ('pgsandbox_admin', 'pgsandbox_direct', 'pgsandbox_withheld')")}
         if databases != {row[1] for row in rows}:
             return f"databases {sorted(databases)} and rows {sorted(row[1] for row in rows)}"
         if roles != {role for row in rows for role in row[2:4]}:

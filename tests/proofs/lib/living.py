@@ -50,7 +50,7 @@ LOOK = """select json_build_object(
                   join pg_roles r on r.oid = d.datdba where d.datname like 'pgsandbox\\_%'),
     'databases_all', (select json_agg(datname order by datname) from pg_database),
     'roles', (select coalesce(json_agg(rolname order by rolname), '[]') from pg_roles
-              where rolname like 'pgsandbox\\_%' and rolname <> 'pgsandbox_admin'),
+              where rolname like 'pgsandbox\\_%' and rolname not in ('pgsandbox_admin', 'pgsandbox_direct', 'pgsandbox_withheld')),
     'roles_all', (select json_agg(rolname order by rolname) from pg_roles),
     'rows', (select coalesce(json_agg(json_build_object('id', id, 'state', state, 'database', database_name,
                  'owner', owner_role, 'readonly', readonly_role, 'hint', hint, 'failure', failure,

@@ -49,7 +49,7 @@ def everyday(play, one):
         play.insert(server, made)
     play.call(server, "run_sql", {"databaseId": one, "sql": "select count(*) from acked", "readonly": True})
     play.call(server, "extend_database", {"databaseId": one, "ttlMinutes": 90})
-    play.call(server, "get_connection_string", {"databaseId": one})
+    play.call(server, "get_connection_string", {"databaseId": one, "includeCredentials": True})
     play.call(server, "list_databases", {})
     play.await_point("store.measured", "store.heartbeat", "audit.group.sync")
     if made:

@@ -7,15 +7,15 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf};
+use tokio::net::unix::OwnedWriteHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
@@ -42,6 +42,8 @@ const FIRST_BYTES_MAX: u64 = 64 << 10;
 const ACCEPTED: [u8; 9] = [b'R', 0, 0, 0, 8, 0, 0, 0, 0];
 /// What a request to stop a statement asks for, in place of a protocol version.
 const CANCEL_REQUEST: [u8; 4] = [0x04, 0xd2, 0x16, 0x2e];
+/// What a program says last: that it ends its session.
+const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 /// How long a server may take to end the session of a program that has ended.
 const LEAVE_WAIT: Duration = Duration::from_millis(500);
 /// How long telling a server to stop may take.
@@ -250,6 +252,7 @@ impl Line {
         }
         let ready = Notify::new();
         let key = Mutex::new(None);
+        let ended = AtomicBool::new(false);
         let timeout = self.target.connect_timeout;
         let silence = async {
             if tokio::time::timeout(fault::within(timeout), ready.notified()).await.is_ok() {
@@ -258,9 +261,10 @@ impl Line {
         };
         let mut answers = std::pin::pin!(self.answer(&greeting, from_server, to_client, &ready, &key));
         let gone = tokio::select! {
-            () = ask(from_client, to_server) => true,
+            () = ask(from_client, to_server, &ended) => true,
             lost = &mut answers => {
-                if let Some(lost) = lost {
+                // The end of a session that the program ended may be seen before the program's own.
+                if let Some(lost) = lost.filter(|lost| *lost != Lost::Closed || !ended.load(Relaxed)) {
                     self.lose(lost);
                 }
                 false
@@ -335,14 +339,18 @@ impl Line {
     }
 }
 
-/// Carries what the program asks, until it ends.
-async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>) {
+/// Carries what the program asks, until it ends. Notes in `ended` whether it has ended its session.
+async fn ask(mut client: impl AsyncRead + Unpin, mut server: impl AsyncWrite + Unpin, ended: &AtomicBool) {
     let mut chunk = vec![0; CHUNK_BYTES];
+    let mut last = [0; TERMINATE.len()];
     loop {
         let news = match client.read(&mut chunk).await {
             Ok(0) | Err(_) => break,
             Ok(read) => chunk.get(..read).unwrap_or_default(),
         };
+        last = last_of(last, news);
+        // Before it is sent, as the answer may be there at once.
+        ended.store(last == TERMINATE, Relaxed);
         let sent = async {
             server.write_all(news).await?;
             server.flush().await
@@ -353,6 +361,19 @@ async fn ask(mut client: OwnedReadHalf, mut server: WriteHalf<Stream>) {
         }
     }
     server.shutdown().await.unwrap_or_default();
+}
+
+/// Returns the last bytes of what was sent, of which `before` were the last before `news`.
+fn last_of<const N: usize>(before: [u8; N], news: &[u8]) -> [u8; N] {
+    let all = before.into_iter().chain(news.get(news.len().saturating_sub(N)..).unwrap_or_default().iter().copied());
+    let mut last = [0; N];
+    for byte in all {
+        last.rotate_left(1);
+        if let Some(end) = last.last_mut() {
+            *end = byte;
+        }
+    }
+    last
 }
 
 /// Finds messages in what a server sends: a kind, a length, and a body.
@@ -513,6 +534,38 @@ mod tests {
         }
         // Nobody was logged in for it, which would have failed here.
         assert_eq!(relay.lost(), None);
+    }
+
+    #[tokio::test]
+    async fn a_program_has_ended_its_session_once_the_last_it_said_is_so() {
+        let query = message(b'Q', b"select 1\0");
+        let session = [query.clone(), TERMINATE.to_vec()].concat();
+        for size in [1, 3, session.len() - 4, session.len()] {
+            // Of what comes at once nothing is joined: each piece is read on its own.
+            let pieces = session.chunks(size);
+            let (mut program, here) = tokio::io::duplex(size);
+            let ended = AtomicBool::new(false);
+            let mut carried = std::pin::pin!(ask(here, tokio::io::sink(), &ended));
+            let count = pieces.len();
+            for (index, piece) in pieces.enumerate() {
+                tokio::select! {
+                    biased;
+                    sent = program.write_all(piece) => sent.unwrap(),
+                    () = &mut carried => panic!("it has not ended"),
+                }
+                // It takes what there is, and waits for more.
+                let waits = std::future::poll_fn(|cx| std::task::Poll::Ready(carried.as_mut().poll(cx).is_pending()));
+                assert!(waits.await);
+                assert_eq!(ended.load(Relaxed), index + 1 == count, "{size}: {index}");
+            }
+            drop(program);
+            carried.await;
+            assert!(ended.load(Relaxed));
+        }
+        // What is said afterwards counts, should it be something else.
+        let ended = AtomicBool::new(false);
+        ask([session, query].concat().as_slice(), tokio::io::sink(), &ended).await;
+        assert!(!ended.load(Relaxed));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Keeps a part of the disk back for the day when it is full.
 //!
 //! A server that cannot write its log stops and does not start again, and then nothing can be removed either. What is kept
-//! here is given up for that one start: it is enough to come up, and to drop databases.
+//! here is given up for that one start: it is enough to come up, and to drop databases. It is given up, too, for a call that
+//! removes something and could not be recorded, as the audit log is on the same disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

@@ -14,12 +14,21 @@ const NOTICE_PAGES_MAX: u32 = 8_192;
 /// Locks that the server has room for, for each connection; they are one table for all.
 const LOCKS_FOR_EACH: u32 = 256;
 
-/// Who may connect, and how: this machine only, with a SCRAM password, sockets too.
-pub(super) const HBA: &str = "\
-# written by pgsandbox at every start
-local all all scram-sha-256
-host all all 127.0.0.1/32 scram-sha-256
-";
+/// Who may log in over TCP: its members' credentials were given out.
+pub(in crate::engine::postgres) const DIRECT_ROLE: &str = "pgsandbox_direct";
+/// Whose members may not, for the time being.
+pub(in crate::engine::postgres) const WITHHELD_ROLE: &str = "pgsandbox_withheld";
+
+/// Returns `pg_hba.conf`: who may connect, and how. This machine only, with a SCRAM password, sockets too; over TCP none
+/// but those whose credentials were given out, and who are not kept out just now.
+pub(super) fn hba() -> String {
+    format!(
+        "# written by pgsandbox at every start\n\
+         local all all scram-sha-256\n\
+         host all +{WITHHELD_ROLE} all reject\n\
+         host all +{DIRECT_ROLE} 127.0.0.1/32 scram-sha-256\n"
+    )
+}
 
 /// Returns `postgresql.conf`.
 pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16) -> String {

@@ -20,6 +20,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 pub use binaries::{BinarySettings, Installation, discover};
+pub(super) use conf::{DIRECT_ROLE, WITHHELD_ROLE};
 pub use error::ManagedError;
 pub(super) use error::to_install;
 pub use home::Home;
@@ -291,6 +292,20 @@ impl ManagedCluster {
         }
     }
 
+    /// Writes who may connect, where an earlier version wrote it. Returns whether it had to be; the server is to be told.
+    pub(super) async fn renew_rules(&self) -> Result<bool, ManagedError> {
+        let Some(paths) = self.existing() else { return Ok(false) };
+        if process::has_rules(&paths)? {
+            return Ok(false);
+        }
+        let _lock = Locked::take(&paths.lock(), LOCK_WAIT).await?;
+        if process::has_rules(&paths)? {
+            return Ok(false);
+        }
+        let user = user::cluster_user(&self.settings.run_as)?;
+        process::write_rules(&paths, user.as_ref()).map(|()| true)
+    }
+
     /// Returns how many bytes are free where the cluster's data is, if it is there.
     pub(super) fn disk_left(&self) -> Option<u64> {
         ballast::free(&self.existing()?.data())
@@ -301,6 +316,11 @@ impl ManagedCluster {
         if let Some(paths) = self.existing() {
             ballast::keep(&paths);
         }
+    }
+
+    /// Gives that part up if the disk is full. Returns whether that made room.
+    pub(super) fn give_up_ballast(&self) -> bool {
+        self.existing().is_some_and(|paths| ballast::give_up(&paths))
     }
 
     /// Waits until the server lets the admin in.

@@ -216,7 +216,7 @@ pub(super) async fn start(
         let data = paths.data();
         let conf = conf::postgresql_conf(port, &socket_dir, paths.major);
         user::write_as(&data.join("postgresql.conf"), conf.as_bytes(), user)?;
-        user::write_as(&data.join("pg_hba.conf"), conf::HBA.as_bytes(), user)?;
+        write_rules(paths, user)?;
         write_private(&paths.socket_dir_file(), socket_dir.display().to_string().as_bytes())?;
         write_port(&paths.port(), port)?;
         let pg_ctl = installation.bin_dir.join("pg_ctl");
@@ -235,6 +235,20 @@ pub(super) async fn start(
         }
     }
     Err(ManagedError::NoPort(port_first))
+}
+
+fn hba_file(paths: &Paths) -> PathBuf {
+    paths.data().join("pg_hba.conf")
+}
+
+/// Returns whether who may connect is as this version writes it.
+pub(super) fn has_rules(paths: &Paths) -> Result<bool, ManagedError> {
+    Ok(read_small(&hba_file(paths))?.as_ref() == Some(&conf::hba()))
+}
+
+/// Writes who may connect; a server that runs has to be told.
+pub(super) fn write_rules(paths: &Paths, user: Option<&RunAs>) -> Result<(), ManagedError> {
+    user::write_as(&hba_file(paths), conf::hba().as_bytes(), user)
 }
 
 /// Stops the server. Returns whether it ran.

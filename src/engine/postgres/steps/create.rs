@@ -43,6 +43,7 @@ impl Work<'_> {
             if known.iter().any(|known| known == role) {
                 self.join(&session, role).await?;
                 statements.push(format!("ALTER ROLE {} WITH {login} {options}", ident(role)));
+                statements.extend(reader.then(|| self.keeping_out(role, true)).flatten());
             } else {
                 statements.push(format!(
                     "CREATE ROLE {} WITH {login} NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS {options}",

@@ -36,6 +36,13 @@ enum Ways {
     All,
 }
 
+/// By which way sessions came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Come {
+    Anyhow,
+    OverTcp,
+}
+
 impl Work<'_> {
     /// Takes every way in: roles and database in one transaction, then the sessions that are there. A session of this
     /// sandbox, or of another one that it gave a right, may hold the rows to be changed in an open or prepared
@@ -85,7 +92,8 @@ impl Work<'_> {
     /// Ends every session of the sandbox's roles anywhere, and of anybody in its database, as far as the admin may.
     pub(in crate::engine::postgres) async fn terminate(&self, session: &Client) -> Result<(), EngineError> {
         let names = &self.spec.names;
-        self.terminate_of(session, &[&names.owner_role, &names.readonly_role], Some(&names.database)).await
+        self.terminate_of(session, &[&names.owner_role, &names.readonly_role], Some(&names.database), Come::Anyhow)
+            .await
     }
 
     /// Ends every session of one role anywhere.
@@ -94,10 +102,25 @@ impl Work<'_> {
         session: &Client,
         role: &str,
     ) -> Result<(), EngineError> {
-        self.terminate_of(session, &[role], None).await
+        self.terminate_of(session, &[role], None, Come::Anyhow).await
     }
 
-    async fn terminate_of(&self, session: &Client, roles: &[&str], database: Option<&str>) -> Result<(), EngineError> {
+    /// Ends the sessions of one role that came over TCP.
+    pub(in crate::engine::postgres) async fn terminate_direct(
+        &self,
+        session: &Client,
+        role: &str,
+    ) -> Result<(), EngineError> {
+        self.terminate_of(session, &[role], None, Come::OverTcp).await
+    }
+
+    async fn terminate_of(
+        &self,
+        session: &Client,
+        roles: &[&str],
+        database: Option<&str>,
+        come: Come,
+    ) -> Result<(), EngineError> {
         let failed = refused("end the sandbox's sessions", self.profile());
         let until = tokio::time::Instant::now() + TERMINATE_WAIT;
         let filling = self.spec.names.filling_pattern();
@@ -106,8 +129,14 @@ impl Work<'_> {
                 .query_typed(
                     "SELECT a.pid FROM pg_catalog.pg_stat_activity a \
                      WHERE (a.usename = ANY ($1) OR a.datname = $2 OR a.usename::text ~ $3) \
+                     AND (a.client_addr IS NOT NULL OR NOT $4) \
                      AND a.pid <> pg_catalog.pg_backend_pid() AND a.backend_type IN ('client backend', 'walsender')",
-                    &[(&roles, Type::NAME_ARRAY), (&database, Type::NAME), (&filling, Type::TEXT)],
+                    &[
+                        (&roles, Type::NAME_ARRAY),
+                        (&database, Type::NAME),
+                        (&filling, Type::TEXT),
+                        (&(come == Come::OverTcp), Type::BOOL),
+                    ],
                 )
                 .await
                 .map_err(&failed)?;

@@ -57,20 +57,7 @@ impl Work<'_> {
             return done;
         }
         let Some(beside) = self.server.second_admin_session().await? else { return statement.await };
-        let look = async {
-            loop {
-                if let Err(error) = self.end_unheard(&beside).await {
-                    tracing::warn!(sandbox = %self.spec.id, %error, "who keeps the server waiting is not known");
-                    return pending().await;
-                }
-                tokio::time::sleep(HOLDERS_POLL).await;
-            }
-        };
-        tokio::select! {
-            biased;
-            done = statement => done,
-            never = look => never,
-        }
+        self.beside(&beside, None, statement).await
     }
 
     /// Ends sandboxes' sessions that wait for their client in the midst of a command, while the server waits for all.
@@ -114,15 +101,28 @@ impl Work<'_> {
         waiting: i32,
         statement: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
+        self.beside(beside, Some((inside, waiting)), statement).await
+    }
+
+    /// Carries out a statement; meanwhile `session` ends, again and again, who cannot hear, and, where it is said, who holds up
+    /// the session of that number or is `inside` that database.
+    async fn beside<T>(
+        &self,
+        session: &Client,
+        held_up: Option<(Option<&str>, i32)>,
+        statement: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
         let look = async {
             loop {
                 let looked = async {
-                    self.end_holders(beside, inside, waiting).await?;
-                    self.end_unheard(beside).await
+                    if let Some((inside, waiting)) = held_up {
+                        self.end_holders(session, inside, waiting).await?;
+                    }
+                    self.end_unheard(session).await
                 };
                 if let Err(error) = looked.await {
                     // What the statement says of it is what counts.
-                    tracing::warn!(sandbox = %self.spec.id, %error, "who holds the sandbox is not known");
+                    tracing::warn!(sandbox = %self.spec.id, %error, "who keeps the server waiting, or holds the sandbox, is not known");
                     return pending().await;
                 }
                 tokio::time::sleep(HOLDERS_POLL).await;

@@ -302,6 +302,16 @@ impl<'a> Work<'a> {
         ]
     }
 
+    /// Returns the server's major version.
+    pub(in crate::engine::postgres) fn major(&self) -> u16 {
+        self.info.major
+    }
+
+    /// Returns whether the server is one that this program runs.
+    pub(in crate::engine::postgres) fn is_managed(&self) -> bool {
+        self.server.managed().is_some()
+    }
+
     pub(super) fn profile(&self) -> &'a str {
         &self.server.settings().profile
     }
