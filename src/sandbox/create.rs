@@ -206,7 +206,11 @@ impl Core {
                 Err(
                     error @ (ReserveError::Quota(_) | ReserveError::IdempotencyConflict | ReserveError::NameTaken(_)),
                 ) => grant.course.refusing(Err(error.into())),
-                Err(error) => Err(error.into()),
+                // Whether it was written is not known.
+                Err(error) => {
+                    grant.course.acts();
+                    Err(error.into())
+                }
             };
         }
     }
