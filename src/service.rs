@@ -171,9 +171,9 @@ impl Service {
         let outcome = ready.run(&self.call_for(request, context, script)).await;
         trail.came_to(receipt.others());
         if outcome.is_err() {
-            // Only if it was refused before anything was done for it.
+            // Charges only if it was refused before anything was done for it, approvals also if it only looked.
             admission::refund(&receipt, &*self.book, trail.now)?;
-            if admission::was_refused(&receipt) {
+            if admission::made_nothing(&receipt) {
                 agreed.give_back().await;
             }
         }

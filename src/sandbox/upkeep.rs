@@ -17,7 +17,7 @@ use super::room::filled_up;
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Standing;
-use crate::model::{Failure, PlanId, RequestId, SandboxId, Timestamp, fault};
+use crate::model::{Failure, PlanId, RequestId, Timestamp, fault};
 use crate::store::{After, Claimed, ListQuery, Whose};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
@@ -224,15 +224,22 @@ impl Core {
     pub(super) async fn recover_sandbox(
         &self,
         profile: &Arc<Profile>,
-        id: SandboxId,
+        whose: Whose<'_>,
         grant: &Grant,
     ) -> Result<bool, Failure> {
-        let claimed = profile.store.claim(&self.running(), Whose::Sandbox(id), 1).await?;
+        let claimed = profile.store.claim(&self.running(), whose, 1).await?;
         let found = !claimed.is_empty();
         for claimed in claimed {
             grant.course.acts();
             let _running = self.enter(claimed.held.plan);
-            self.recover_one(profile, claimed, None).await?;
+            match whose {
+                Whose::Removed(_) => {
+                    self.carry_out_removal(profile, claimed.held, &claimed.sandbox, || {}).await?;
+                }
+                Whose::Sandbox(_) | Whose::Anybodys | Whose::Owners(..) => {
+                    self.recover_one(profile, claimed, None).await?;
+                }
+            }
         }
         Ok(found)
     }
@@ -243,9 +250,14 @@ impl Core {
         claimed: Claimed,
         steward: Option<&Steward>,
     ) -> Result<(), Failure> {
-        let Claimed { held, sandbox, attempts } = claimed;
-        tracing::info!(sandbox = %sandbox.id, attempts, "takes up an unfinished plan");
-        let work = self.carry_out_removal(profile, held, &sandbox, || {});
+        let (held, sandbox) = (claimed.held, claimed.sandbox.clone());
+        tracing::info!(sandbox = %sandbox.id, attempts = claimed.attempts, "takes up an unfinished plan");
+        let work = async {
+            if self.carry_reset_on(profile, &claimed).await? {
+                return Ok(());
+            }
+            self.carry_out_removal(profile, held, &sandbox, || {}).await
+        };
         match steward {
             None => work.await,
             Some(steward) => {
