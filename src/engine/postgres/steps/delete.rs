@@ -426,7 +426,7 @@ impl Work<'_> {
             open.insert(0, format!("SET LOCAL lock_timeout = {}", literal(DROP_LOCK_TIMEOUT)));
             // Who closes it again and again leaves no moment to come in: what it does is ended, and tried again.
             if attempt > 1 {
-                self.terminate_of(session, &[owner], None).await?;
+                self.terminate_of(session, &[owner], None, Come::Anyhow).await?;
             }
             let opened = self.together(session, "go into another sandbox", &open);
             match self.against_holders(session, None, opened).await {
