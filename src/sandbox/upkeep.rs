@@ -152,6 +152,7 @@ impl Core {
             profile.store.tidy().await?;
             profile.engine.keep_ballast();
         }
+        self.keep_watch(profile).await;
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
         let reaped = self.reap_expired(profile, &steward).await?;
         self.measure(profile).await?;
