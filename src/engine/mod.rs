@@ -268,6 +268,9 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Makes room for other programs that ask for it, where it is known here who has taken all.
+    async fn relieve_others(&self) {}
+
     /// Lets a sandbox's roles in again, as they were made.
     async fn let_in(&self, _sandbox: &SandboxSpec) -> Result<(), EngineError> {
         Ok(())

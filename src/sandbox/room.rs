@@ -28,6 +28,14 @@ pub(super) async fn filled_up(profile: &Profile, was_full: &mut bool) {
     }
 }
 
+/// Makes room for programs that cannot tell themselves who has taken what all share, for ever.
+pub(super) async fn relieves_others(profile: &Profile) {
+    loop {
+        profile.engine.relieve_others().await;
+        tokio::time::sleep(fault::every(LOOK_EVERY)).await;
+    }
+}
+
 /// Refuses what would fill the disk of the sandboxes, as long as it is nearly full.
 pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
     let Some(left) = profile.engine.disk_left().filter(|left| *left < DISK_BYTES_MIN) else { return Ok(()) };

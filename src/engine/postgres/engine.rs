@@ -167,6 +167,12 @@ impl Engine for PostgresEngine {
         managed.let_in_again()
     }
 
+    async fn relieve_others(&self) {
+        if let Some(managed) = self.server.managed() {
+            managed.relieve_others().await;
+        }
+    }
+
     async fn let_in(&self, sandbox: &SandboxSpec) -> Result<(), EngineError> {
         access::repair(&self.server, sandbox).await
     }

@@ -393,6 +393,18 @@ impl ManagedCluster {
         }
     }
 
+    /// Makes room for programs that cannot tell who took all, where this one can.
+    pub(super) async fn relieve_others(&self) {
+        if let Some(paths) = self.existing() {
+            self.relief.lock().await.relieve_others(&paths).await;
+        }
+    }
+
+    /// Returns the databases of the sandboxes that are kept out for what their sessions took.
+    pub(super) fn held_off(&self) -> Vec<String> {
+        self.existing().map(|paths| relief::held_off(&paths)).unwrap_or_default()
+    }
+
     /// Returns whether a sandbox is kept out for what its sessions took, by its database's name.
     pub(super) fn is_held_off(&self, database: &str) -> bool {
         self.existing().is_some_and(|paths| relief::is_held_off(&paths, database))

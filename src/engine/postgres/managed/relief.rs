@@ -3,12 +3,13 @@
 //! The table of locks is one for the whole server. Whoever fills it keeps everybody out, the admin included, and no SQL
 //! can end it any more. So whose sessions hold most are ended from outside, as processes: never the admin's own, and no more
 //! than it takes until a login succeeds. All of one sandbox's at once: what one frees another would take. A session that was
-//! opened before knows who holds the locks, where there is one.
+//! opened before knows who holds the locks, where there is one; a program without one asks those that may have one. Where
+//! nobody knows, it is guessed by memory, and that not often.
 
-use std::collections::{BTreeSet, HashMap};
-use std::fs;
-use std::path::PathBuf;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -24,6 +25,16 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 const HELD_OFF_FOR: Duration = Duration::from_secs(180);
 /// Where it is noted, so that it is the same for every program and ends also if this one does.
 const HELD_OFF: &str = "held-off";
+/// Whose sessions were ended is noted there, for every program.
+const ENDED: &str = "ended";
+/// Stands where a program that cannot tell who holds the locks asks others that can.
+const WANTED: &str = "relief-wanted";
+/// How long it waits for them.
+const OTHERS_WAIT: Duration = Duration::from_secs(3);
+/// So many times a minute sessions are ended by one program.
+const RELIEFS_MAX: usize = 60;
+/// So many sandboxes' a minute, by all programs, where it is not known who holds the locks.
+const GUESSES_MAX: usize = 3;
 /// How long the session that tells who holds the locks may take.
 const TELLS_WITHIN: Duration = Duration::from_secs(2);
 /// How often room is made for one login.
@@ -49,10 +60,10 @@ struct Backend {
 pub(super) struct Watch {
     /// Opened before.
     session: Option<AdminSession>,
-    /// When the last round of relief ended.
-    last: Option<Instant>,
-    /// Whose sessions were ended, and when last.
-    ended: HashMap<String, Instant>,
+    /// When the last rounds of relief ended.
+    ended: VecDeque<Instant>,
+    /// Whether others were asked to tell, in vain or not, since there was a session.
+    has_asked: bool,
     /// Who is to be kept out.
     again: BTreeSet<String>,
 }
@@ -68,30 +79,77 @@ impl Watch {
 
     pub(super) async fn watch_by(&mut self, session: AdminSession) {
         self.session = Some(session);
+        self.has_asked = false;
         // What the statement needs is then known to the session.
         self.locks().await;
     }
 
     /// Ends whoever holds most, unless that was done since `asked`. Returns whether the server is worth another try.
     pub(super) async fn relieve(&mut self, paths: &Paths, asked: Instant) -> bool {
-        if self.last.is_some_and(|last| last > asked) {
+        if self.ended.back().is_some_and(|last| *last > asked) {
             return true;
         }
-        let locks = self.locks().await.unwrap_or_default();
-        let Some(database) = end_greediest(paths, &locks).await else { return !locks.is_empty() && self.wait().await };
-        let now = Instant::now();
-        self.last = Some(now);
-        self.ended.retain(|_, last| now - *last < REMEMBERED_FOR);
-        let plain = database.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-        if self.ended.insert(database.clone(), now).is_some() && plain {
+        let locks = self.locks().await;
+        if locks.is_none() && self.others_relieve(paths).await {
+            return true;
+        }
+        while self.ended.front().is_some_and(|first| first.elapsed() > REMEMBERED_FOR) {
+            self.ended.pop_front();
+        }
+        let guesses = if locks.is_none() { lately(paths).len() } else { 0 };
+        if self.ended.len() >= RELIEFS_MAX || guesses >= GUESSES_MAX {
+            tracing::warn!("sessions were ended too often lately for want of shared memory: none is ended now");
+            return false;
+        }
+        let Some(database) = end_greediest(paths, locks.as_ref()).await else {
+            // Whoever held them is gone meanwhile, or nobody is there to be ended.
+            tokio::time::sleep(GONE_POLL).await;
+            return locks.is_some();
+        };
+        self.ended.push_back(Instant::now());
+        let was_ended = lately(paths).contains(&database);
+        if !is_plain(&database) {
+            return true;
+        }
+        if let Err(error) = note(paths, ENDED, &database) {
+            tracing::warn!(sandbox = database, %error, "it cannot be noted whose sessions were ended");
+        }
+        if was_ended {
             self.again.insert(database);
+            // Faster than a login, which those who come back would forestall.
+            if let Some(session) = self.session.take() {
+                self.hold_off(paths, &session).await;
+                self.session = Some(session);
+            }
         }
         true
     }
 
-    async fn wait(&mut self) -> bool {
-        tokio::time::sleep(GONE_POLL).await;
+    /// Has a program make room that can tell who holds the locks. Returns whether one did.
+    async fn others_relieve(&mut self, paths: &Paths) -> bool {
+        let wanted = paths.directory.join(WANTED);
+        if std::mem::replace(&mut self.has_asked, true) || fs::write(&wanted, b"").is_err() {
+            return false;
+        }
+        let until = Instant::now() + OTHERS_WAIT;
+        while wanted.exists() {
+            if Instant::now() > until {
+                // Nobody is there.
+                drop(fs::remove_file(&wanted));
+                return false;
+            }
+            tokio::time::sleep(GONE_POLL).await;
+        }
         true
+    }
+
+    /// Makes room where a program that cannot tell who holds the locks asks for it.
+    pub(super) async fn relieve_others(&mut self, paths: &Paths) {
+        let wanted = paths.directory.join(WANTED);
+        if self.session.is_some() && wanted.exists() {
+            self.relieve(paths, Instant::now()).await;
+            drop(fs::remove_file(&wanted));
+        }
     }
 
     /// Returns whether somebody is to be kept out.
@@ -102,20 +160,25 @@ impl Watch {
     /// Takes the logins of those who took all again.
     pub(super) async fn hold_off(&mut self, paths: &Paths, session: &AdminSession) {
         for database in std::mem::take(&mut self.again) {
-            let file = file(paths, &database);
-            let noted = fs::create_dir_all(paths.directory.join(HELD_OFF)).and_then(|()| fs::write(&file, b""));
-            if let Err(error) = noted {
+            if let Err(error) = note(paths, HELD_OFF, &database) {
                 tracing::warn!(sandbox = database, %error, "who took all cannot be kept out");
                 continue;
             }
             for role in ["role", "ro"].map(|kind| format!("{database}_{kind}")) {
                 // Given back by whoever lets the sandbox in again.
                 let sql = format!("ALTER ROLE {} CONNECTION LIMIT 0", ident(&role));
-                if let Err(error) = session.batch_execute(&sql).await {
-                    tracing::warn!(sandbox = database, error = %Chain(&error), "who took all cannot be kept out");
+                match tokio::time::timeout(TELLS_WITHIN, session.batch_execute(&sql)).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(error)) => {
+                        tracing::warn!(sandbox = database, error = %Chain(&error), "who took all cannot be kept out yet")
+                    }
+                    Err(_) => tracing::warn!(sandbox = database, "who took all cannot be kept out yet"),
                 }
+                self.again.insert(database.clone());
             }
-            tracing::warn!(sandbox = database, "whose sessions took all again is kept out for some minutes");
+            if !self.again.contains(&database) {
+                tracing::warn!(sandbox = database, "whose sessions took all again is kept out for some minutes");
+            }
             end_all(paths, &database);
         }
     }
@@ -136,19 +199,51 @@ impl Watch {
 
 /// Returns whether a sandbox is kept out, by its database's name.
 pub(super) fn is_held_off(paths: &Paths, database: &str) -> bool {
-    let noted = fs::metadata(file(paths, database)).and_then(|noted| noted.modified());
-    noted.is_ok_and(|noted| noted.elapsed().is_ok_and(|age| age < HELD_OFF_FOR))
+    is_noted(&file(paths, HELD_OFF, database), HELD_OFF_FOR)
+}
+
+/// Returns the databases of those that are kept out.
+pub(super) fn held_off(paths: &Paths) -> Vec<String> {
+    noted(paths, HELD_OFF).filter(|name| is_held_off(paths, name)).collect()
 }
 
 /// Returns those whose time is over, and forgets them.
 pub(super) fn let_in_again(paths: &Paths) -> Vec<String> {
-    let noted = fs::read_dir(paths.directory.join(HELD_OFF)).into_iter().flatten().flatten();
-    let names = noted.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter(|name| !is_held_off(paths, name) && fs::remove_file(file(paths, name)).is_ok()).collect()
+    let over = noted(paths, HELD_OFF).filter(|name| !is_held_off(paths, name));
+    over.filter(|name| fs::remove_file(file(paths, HELD_OFF, name)).is_ok()).collect()
 }
 
-fn file(paths: &Paths, database: &str) -> PathBuf {
-    paths.directory.join(HELD_OFF).join(database)
+/// Returns those whose sessions were ended lately, and forgets the others.
+fn lately(paths: &Paths) -> Vec<String> {
+    let is_late = |name: &String| {
+        let file = file(paths, ENDED, name);
+        is_noted(&file, REMEMBERED_FOR) || fs::remove_file(&file).is_err()
+    };
+    noted(paths, ENDED).filter(is_late).collect()
+}
+
+fn noted(paths: &Paths, what: &str) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(paths.directory.join(what)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+fn note(paths: &Paths, what: &str, database: &str) -> io::Result<()> {
+    fs::create_dir_all(paths.directory.join(what))?;
+    fs::write(file(paths, what, database), b"")
+}
+
+fn is_noted(file: &Path, lately: Duration) -> bool {
+    let noted = fs::metadata(file).and_then(|noted| noted.modified());
+    noted.is_ok_and(|noted| noted.elapsed().is_ok_and(|age| age < lately))
+}
+
+fn file(paths: &Paths, what: &str, database: &str) -> PathBuf {
+    paths.directory.join(what).join(database)
+}
+
+/// Returns whether it is a name that this program has made.
+fn is_plain(database: &str) -> bool {
+    database.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
 fn end_all(paths: &Paths, database: &str) {
@@ -158,23 +253,23 @@ fn end_all(paths: &Paths, database: &str) {
 
 /// Ends all sessions of the sandbox that holds most: locks, by each session's process, where they are known, or else memory.
 /// Returns whose they were.
-pub(super) async fn end_greediest(paths: &Paths, locks: &HashMap<u32, u64>) -> Option<String> {
+async fn end_greediest(paths: &Paths, locks: Option<&HashMap<u32, u64>>) -> Option<String> {
     let server = server_pid(paths)?;
     let all = backends(server);
     let mut held: HashMap<&str, u64> = HashMap::new();
     for backend in &all {
-        let holds = if locks.is_empty() { Some(&backend.private_kb) } else { locks.get(&backend.pid) };
+        let holds = locks.map_or(Some(&backend.private_kb), |locks| locks.get(&backend.pid));
         *held.entry(database_of(&backend.role)).or_default() += holds.copied().unwrap_or(0);
     }
     let (greediest, holds) = held.into_iter().max_by_key(|(_, holds)| *holds)?;
-    if !locks.is_empty() && holds < LOCKS_MIN {
+    if locks.is_some() && holds < LOCKS_MIN {
         return None;
     }
     let ended: Vec<&Backend> = all.iter().filter(|backend| database_of(&backend.role) == greediest).collect();
     tracing::warn!(
         sandbox = greediest,
         sessions = ended.len(),
-        locks_are_known = !locks.is_empty(),
+        locks_are_known = locks.is_some(),
         "the server lets nobody in for want of shared memory: the sessions of whoever holds most are ended"
     );
     for backend in &ended {
