@@ -181,7 +181,7 @@ pub(super) fn sessions_whose_answers_nobody_takes_hold_up_no_removal(room: &mut 
     call.extend_from_slice(b"50000000\0\0");
     let length = u32::try_from(call.len() - 1).unwrap().to_be_bytes();
     call[1..5].copy_from_slice(&length);
-    let select = b"Q\0\0\0\x1cselect repeat('x', 7000)\0".to_vec();
+    let select = b"Q\0\0\0\x1dselect repeat('x', 7000)\0".to_vec();
     for (what, message, times) in [("a function's result", call, 1), ("answers", select, 1_000_000)] {
         let made = room.victim.call("create_database", &json!({"nameHint": "untaken"}));
         let id = made["result"]["databaseId"].clone();
