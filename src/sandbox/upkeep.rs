@@ -154,6 +154,8 @@ impl Core {
             profile.engine.keep_ballast();
         }
         self.keep_watch(profile).await;
+        // Also of those that were killed since the last round.
+        profile.engine.sweep_copies().await;
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
         let reaped = self.reap_expired(profile, &steward).await?;
         self.measure(profile).await?;
