@@ -14,6 +14,8 @@ use serde_json::{Map, Value};
 pub use generate::{NAMES_MAX, Random, STATEMENTS_MAX};
 pub use shrink::ATTEMPTS_MAX;
 
+use generate::Material;
+
 use super::cases::{Case, Expect, GivenStatement, Operations, Told, VerdictWord, Word, Words as _};
 use super::subject::Subject;
 use crate::model::{Code, PolicyDecision, PolicyFault, StatementClass, Traits, Verdict};
@@ -57,7 +59,7 @@ pub struct Violation {
 /// Tries requests until one breaks a rule or it is enough.
 ///
 /// # Errors
-/// Returns what is wrong with the settings.
+/// Returns what is wrong with the settings, or that there is nothing to ask.
 pub fn run(
     subject: &mut Subject,
     operations: &Operations,
@@ -65,14 +67,20 @@ pub fn run(
     plan: Plan,
 ) -> Result<Fuzzed, Vec<LoadFault>> {
     let set = subject.configured(settings, false)?;
-    let buckets = generate::buckets(&set, subject, operations);
+    let Some(material) = Material::of(&set, subject, operations) else {
+        return Err(vec![LoadFault {
+            policy: subject.name().to_owned(),
+            path: "describe.concerns".to_owned(),
+            message: "it wants to see no operation of this version; there is nothing to ask it".to_owned(),
+        }]);
+    };
     let bench = Bench { set, subject, operations, is_monotone: plan.is_monotone };
     let began = Instant::now();
     let mut fuzzed = Fuzzed { tried: 0, verdicts: [0; 3], violation: None };
     while fuzzed.tried < plan.count && plan.time.is_none_or(|time| began.elapsed() < time) {
         // Each request has a seed of its own, so that the last one can be made without those before.
         let mut random = Random::new(plan.seed.wrapping_add(fuzzed.tried));
-        let case = generate::case(&mut random, subject.description(), operations, &buckets);
+        let case = generate::case(&mut random, &material);
         fuzzed.tried += 1;
         match bench.violation(&case) {
             Ok(decision) => {

@@ -6,8 +6,9 @@ use crate::author::cases::{
     Case, GivenOutcome, GivenRequested, GivenSandbox, GivenSource, GivenStatement, GivenUsage, Operations, Word, Words,
 };
 use crate::author::subject::Subject;
+use crate::model::Phase;
 use crate::model::limits::{EXTENSIONS_MAX, LABEL_BYTES_MAX, LABELS_MAX, NAME_BYTES_MAX};
-use crate::policy::{Description, Set};
+use crate::policy::Set;
 
 /// The most statements of a request here. A call may have more, and they only take longer.
 pub const STATEMENTS_MAX: u64 = 1_000;
@@ -137,29 +138,32 @@ impl Random {
     }
 }
 
-/// Returns the buckets whose balances a policy may be shown.
-pub(super) fn buckets(set: &Set, subject: &Subject, operations: &Operations) -> Vec<String> {
-    let case = |name: &str| Case { operation: Some(name.to_owned()), ..Case::default() };
-    let asked = operations.0.iter().filter_map(|(name, _)| case(name).asked(operations, subject.name()).ok());
-    let buckets = asked.flat_map(|asked| set.buckets(&asked.context)).map(|(_, bucket)| bucket.name);
-    buckets.collect::<BTreeSet<_>>().into_iter().collect()
+/// What requests are made of.
+pub(super) struct Material {
+    /// The operations that the policy wants to see, with when.
+    asked: Vec<(&'static str, Phase)>,
+    /// The buckets whose balances it may be shown.
+    buckets: Vec<String>,
+}
+
+impl Material {
+    /// Gathers it; none where the policy wants to see nothing that this version asks.
+    pub(super) fn of(set: &Set, subject: &Subject, operations: &Operations) -> Option<Self> {
+        let phases: Vec<Phase> = Words::words().into_iter().map(|(_, phase)| phase).collect();
+        let pairs = operations.0.iter().flat_map(|(name, _)| phases.iter().map(move |phase| (*name, *phase)));
+        let asked: Vec<_> = pairs.filter(|(name, phase)| subject.description().concerned(name, *phase)).collect();
+        let case = |name: &str| Case { operation: Some(name.to_owned()), ..Case::default() };
+        let shown = asked.iter().filter_map(|(name, _)| case(name).asked(operations, subject.name()).ok());
+        let buckets = shown.flat_map(|asked| set.buckets(&asked.context)).map(|(_, bucket)| bucket.name);
+        let buckets = buckets.collect::<BTreeSet<_>>().into_iter().collect();
+        (!asked.is_empty()).then_some(Self { asked, buckets })
+    }
 }
 
 /// Makes a request that the policy wants to see.
-pub(super) fn case(
-    random: &mut Random,
-    description: &Description,
-    operations: &Operations,
-    buckets: &[String],
-) -> Case {
-    let phases: Vec<_> = Words::words().into_iter().map(|(_, phase)| phase).collect();
-    let pairs: Vec<_> = operations
-        .0
-        .iter()
-        .flat_map(|(name, _)| phases.iter().map(move |phase| (*name, *phase)))
-        .filter(|(name, phase)| description.concerned(name, *phase))
-        .collect();
-    let Some((operation, phase)) = random.pick(&pairs) else { return Case::default() };
+pub(super) fn case(random: &mut Random, material: &Material) -> Case {
+    let Some((operation, phase)) = random.pick(&material.asked) else { return Case::default() };
+    let buckets = &material.buckets;
     Case {
         operation: Some(operation.to_owned()),
         phase: Some(Word(phase)),

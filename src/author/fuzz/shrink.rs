@@ -116,3 +116,57 @@ fn fewer<T: Clone>(list: &[T]) -> Vec<Vec<T>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::author::cases::Word;
+    use crate::model::StatementClass;
+
+    fn statement(tag: usize) -> GivenStatement {
+        GivenStatement {
+            class: Word(StatementClass::Read),
+            tag: tag.to_string(),
+            traits: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            defines: Vec::new(),
+            functions: Vec::new(),
+            read_only_safe: true,
+            text: None,
+        }
+    }
+
+    fn case(statements: usize) -> Case {
+        let statements = Some((0..statements).map(statement).collect());
+        Case { client: Some("x".to_owned()), major: Some(1), statements, ..Case::default() }
+    }
+
+    #[test]
+    fn what_does_not_matter_is_left_away() {
+        let has_seven = |case: &Case| case.statements.iter().flatten().any(|one| one.tag == "7");
+        let small = shrunk(case(20), has_seven);
+        assert_eq!(small, Case { statements: Some(vec![statement(7)]), ..Case::default() });
+        assert_eq!(shrunk(case(20), |case| case.major.is_some()), Case { major: Some(1), ..Case::default() });
+    }
+
+    #[test]
+    fn so_many_requests_are_tried_and_no_more() {
+        let (tried, length) = (Cell::new(0), Cell::new(450));
+        // One can be left away at a time.
+        let slowly = |case: &Case| {
+            tried.set(tried.get() + 1);
+            let is_next = case.statements.as_ref().is_some_and(|list| list.len() + 1 == length.get());
+            if is_next {
+                length.set(length.get() - 1);
+            }
+            is_next
+        };
+        let small = shrunk(case(450), slowly);
+        assert_eq!(tried.get(), ATTEMPTS_MAX);
+        assert_eq!(small.statements.map(|list| list.len()), Some(length.get()));
+        assert!(length.get() > 10, "{}", length.get());
+    }
+}

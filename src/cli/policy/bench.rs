@@ -5,38 +5,20 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
+use clap::ArgMatches;
 use serde_json::{Value, json};
 
-use super::{NotBegun, cases_file, entries, found, number, operations, path};
+use super::{NotBegun, entries, found, operations};
 use crate::author::bench::{self, Measured};
 use crate::author::subject;
 use crate::cli::render::{self, Format, line};
 
 /// Evaluations of each component unless another number is asked for.
 const COUNT_DEFAULT: u64 = 10_000;
-/// The most: each is remembered until the end.
-const COUNT_MAX: u64 = 10_000_000;
 /// Nanoseconds of a microsecond.
 const NS_PER_US: f64 = 1_000.0;
 /// Microseconds of a millisecond.
 const US_PER_MS: f64 = 1_000.0;
-
-pub(super) fn command() -> Command {
-    Command::new("bench")
-        .about("Measures a component over the requests of its cases, each evaluation in a fresh instance; with a baseline, both in turns")
-        .arg(path())
-        .arg(cases_file())
-        .arg(
-            Arg::new("baseline")
-                .long("baseline")
-                .value_name("PATH")
-                .value_hint(ValueHint::AnyPath)
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("A component to compare with, on the same requests"),
-        )
-        .arg(number("count", COUNT_MAX, "Evaluations of each component, 1 to 10000000; default 10000"))
-}
 
 pub(super) fn run(of: &ArgMatches, format: Format) -> Result<ExitCode, NotBegun> {
     let found = found(of)?;

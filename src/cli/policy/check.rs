@@ -2,23 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Command};
+use clap::ArgMatches;
 use serde_json::{Value, json};
 
-use super::{NotBegun, found, head, operations, path, settings, settings_of};
+use super::{NotBegun, found, head, operations, settings_of};
 use crate::author::check::{self, Checked, Finding, Tried};
 use crate::author::{shown, subject};
 use crate::cli::render::{self, Format, line};
 use crate::model::counted;
 use crate::policy::Description;
-
-pub(super) fn command() -> Command {
-    Command::new("check")
-        .about("Looks at a component as a server does that loads it: size, imports, exports, memory, settings, codes, one evaluation of each operation")
-        .after_help("Exit status: 0 nothing is wrong; 1 a server would refuse it, or it would refuse requests by failing; 2 nothing was begun.")
-        .arg(path())
-        .arg(settings())
-}
 
 pub(super) fn run(of: &ArgMatches, format: Format) -> Result<ExitCode, NotBegun> {
     let (found, settings) = (found(of)?, settings_of(of)?);

@@ -3,40 +3,16 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use clap::{Arg, ArgGroup, ArgMatches, Command, ValueHint};
+use clap::ArgMatches;
 use serde_json::json;
 
-use super::{NotBegun, cases_file, entries, found, head, operations, path, settings, subject_of, text};
+use super::{NotBegun, entries, found, head, operations, subject_of, text};
 use crate::author::cases::{Case, read_request};
 use crate::author::eval::{self, Evaluated};
 use crate::author::shown;
 use crate::author::subject::Subject;
 use crate::cli::render::{self, Format, line};
 use crate::model::{Code, Failure, PolicyFault, Verdict};
-
-pub(super) fn command() -> Command {
-    Command::new("eval")
-        .about("Has a component decide one request, and prints the whole decision")
-        .after_help("Exit status: 0 it decided, whatever it decided; 1 it failed, or refused the settings; 2 nothing was begun.")
-        .arg(path())
-        .arg(Arg::new("case").long("case").value_name("NAME").help("The case of this name"))
-        .arg(
-            Arg::new("request")
-                .long("request")
-                .value_name("FILE|-")
-                .value_hint(ValueHint::FilePath)
-                .help("A request in the form of a case, TOML or JSON; - is standard input"),
-        )
-        .group(ArgGroup::new("what").args(["case", "request"]).required(true))
-        .arg(cases_file())
-        .arg(settings())
-        .arg(
-            Arg::new("balances")
-                .long("balances")
-                .value_name("JSON")
-                .help("Tokens left, an object of bucket and number, in the place of the request's"),
-        )
-}
 
 pub(super) fn run(of: &ArgMatches, format: Format) -> Result<ExitCode, NotBegun> {
     let found = found(of)?;

@@ -3,47 +3,18 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::ArgMatches;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{NotBegun, found, head, number, operations, path, settings, subject_of};
+use super::{NotBegun, found, head, operations, subject_of};
 use crate::author::cases;
 use crate::author::fuzz::{self, Plan};
-use crate::cli::arguments::Wanted;
 use crate::cli::render::{self, Format, line};
 use crate::model::{Code, Failure};
 
 /// Requests unless a number or a time is asked for.
 const COUNT_DEFAULT: u64 = 10_000;
-/// The most requests that can be asked for.
-const COUNT_MAX: u64 = 1_000_000_000;
-/// The longest time that can be asked for, in seconds.
-const SECONDS_MAX: u64 = 86_400;
-
-pub(super) fn command() -> Command {
-    Command::new("fuzz")
-        .about("Asks a component a great many odd requests: it must answer each within its bounds, the same way twice, with codes that it declares")
-        .after_help("Exit status: 0 no rule was broken; 1 one was, and is printed as a case; 2 nothing was begun.")
-        .arg(path())
-        .arg(settings())
-        .arg(number("seconds", SECONDS_MAX, "Time, 1 to 86400 seconds").conflicts_with("count"))
-        .arg(number("count", COUNT_MAX, "Requests, 1 to 1000000000; default 10000"))
-        .arg(
-            Arg::new("seed")
-                .long("seed")
-                .value_name("N")
-                .allow_negative_numbers(true)
-                .value_parser(|text: &str| text.parse::<u64>().map_err(|_| Wanted::counted()))
-                .help("What the requests are made from; the same seed gives the same ones"),
-        )
-        .arg(
-            Arg::new("monotone")
-                .long("monotone")
-                .action(ArgAction::SetTrue)
-                .help("The policy claims that adding a write never makes of a denial anything else"),
-        )
-}
 
 pub(super) fn run(of: &ArgMatches, format: Format) -> Result<ExitCode, NotBegun> {
     let mut subject = subject_of(of, found(of)?)?;

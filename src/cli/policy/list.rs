@@ -2,16 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::Command;
 use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::cli::render::{self, Format, line, say};
 use crate::model::{Code, Failure};
-
-pub(super) fn command() -> Command {
-    Command::new("list").about("Lists the loaded policies with mode, digest and what they cover")
-}
 
 pub(super) async fn run(app: &App, format: Format) -> ExitCode {
     match app.policies().await {

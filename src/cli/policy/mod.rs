@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod eval;
 mod fuzz;
+mod grammar;
 mod junit;
 mod list;
 mod test;
@@ -15,10 +16,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
+use clap::ArgMatches;
 use serde_json::{Map, Value};
 
-use super::arguments::Wanted;
+pub(super) use self::grammar::command;
 use super::refused::NOT_DONE;
 use super::render::{self, Format};
 use crate::app::App;
@@ -26,19 +27,6 @@ use crate::author::cases::{self, Entry, Operations};
 use crate::author::subject::{self, CASES_BYTES_MAX, Found, Subject};
 use crate::model::{Code, Failure};
 use crate::operation::OPERATIONS;
-
-/// Returns the grammar.
-pub(super) fn command() -> Command {
-    Command::new("policy")
-        .about("Looks at the policies, and at a component that is to become one")
-        .subcommand_required(true)
-        .subcommand(list::command())
-        .subcommand(check::command())
-        .subcommand(test::command())
-        .subcommand(eval::command())
-        .subcommand(bench::command())
-        .subcommand(fuzz::command())
-}
 
 /// Returns whether a command of these needs nothing of the program's own.
 pub(super) fn is_apart(of: &ArgMatches) -> bool {
@@ -90,42 +78,6 @@ impl NotBegun {
 /// The operations of this program.
 fn operations() -> Operations {
     Operations(OPERATIONS.iter().map(|entry| (entry.spec.name, entry.spec.impact)).collect())
-}
-
-fn path() -> Arg {
-    Arg::new("path")
-        .value_name("PATH")
-        .required(true)
-        .value_hint(ValueHint::AnyPath)
-        .value_parser(clap::value_parser!(PathBuf))
-        .help("A component, or a folder with one, its `cases.toml` and its `default.json`")
-}
-
-fn settings() -> Arg {
-    Arg::new("settings")
-        .long("settings")
-        .value_name("JSON|@FILE")
-        .help("The policy's settings, whole; default: the folder's `default.json`, else none")
-}
-
-fn cases_file() -> Arg {
-    Arg::new("cases")
-        .long("cases")
-        .value_name("FILE")
-        .value_hint(ValueHint::FilePath)
-        .value_parser(clap::value_parser!(PathBuf))
-        .help("The cases; default: the folder's `cases.toml`")
-}
-
-fn number(name: &'static str, most: u64, help: &'static str) -> Arg {
-    Arg::new(name)
-        .long(name)
-        .value_name("N")
-        .allow_negative_numbers(true)
-        .value_parser(move |text: &str| {
-            text.parse::<u64>().ok().filter(|number| (1..=most).contains(number)).ok_or(Wanted::counted())
-        })
-        .help(help)
 }
 
 fn found(of: &ArgMatches) -> Result<Found, NotBegun> {

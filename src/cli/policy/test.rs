@@ -2,33 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::ArgMatches;
 use serde_json::{Value, json};
 
-use super::{NotBegun, cases_file, entries, found, head, junit, operations, path, settings, subject_of};
+use super::{NotBegun, entries, found, head, junit, operations, subject_of};
 use crate::author::shown;
 use crate::author::subject::Subject;
 use crate::author::suite::{self, CaseResult, Report};
 use crate::cli::render::{self, Format, line};
 use crate::model::counted;
-
-pub(super) fn command() -> Command {
-    let flag = |name: &'static str, help: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
-    Command::new("test")
-        .about("Runs a component's cases in the host that a server has, each twice; says what came otherwise than expected")
-        .after_help("Exit status: 0 every case passed; 1 one failed, or with --require-coverage a declared code was not met; 2 nothing was begun.")
-        .arg(path())
-        .arg(cases_file())
-        .arg(settings())
-        .arg(flag("fail-on-empty", "A file without cases ends with status 2"))
-        .arg(flag("require-coverage", "A declared code that no case meets is a failure"))
-        .arg(
-            Arg::new("output")
-                .long("output")
-                .value_parser(["human", "json", "junit"])
-                .help("How the result is printed; default: human, or json with --format json"),
-        )
-}
 
 /// How results are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,7 +77,9 @@ fn told(subject: &Subject, report: &Report, is_covered: bool) {
     let cases = counted(report.results.len(), "case", "cases");
     line(&format!("{cases}, {} failed", report.failed().count()));
     let declared = description.codes.len();
-    if report.unmet.is_empty() {
+    if declared == 0 {
+        line("codes: none declared");
+    } else if report.unmet.is_empty() {
         line(&format!("codes: {declared} declared, each met"));
     } else {
         let label = if is_covered { "codes" } else { "FAIL codes" };

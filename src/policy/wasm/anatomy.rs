@@ -1,6 +1,6 @@
 //! What a component is made of, read from its bytes: nothing of it is compiled or run.
 
-use wasmparser::{ConstExpr, Operator, Parser, Payload, ValType};
+use wasmparser::{ComponentTypeRef, ConstExpr, Encoding, Operator, Parser, Payload, ValType};
 
 use super::v0_1::TYPES;
 
@@ -12,7 +12,7 @@ const PAGE_BYTES: u64 = 64 << 10;
 /// The parts of a component.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Anatomy {
-    /// What it imports, but for the world's own types, which hold no function.
+    /// What it imports, but for types and for the world's interface of them: there is no function in either.
     pub imports: Vec<String>,
     /// What it exports.
     pub exports: Vec<String>,
@@ -34,11 +34,14 @@ pub struct Memory {
 /// Reads the parts of a component.
 ///
 /// # Errors
-/// Says at which byte the component cannot be read.
+/// Says at which byte the component cannot be read, or that it is none.
 pub fn anatomy(bytes: &[u8]) -> Result<Anatomy, String> {
     let mut found = Anatomy::default();
     let mut depth: usize = 0;
     for payload in Parser::new(0).parse_all(bytes) {
+        if let (0, Ok(Payload::Version { encoding: Encoding::Module, .. })) = (depth, &payload) {
+            return Err("it is a core module and no component".to_owned());
+        }
         note(&mut found, &mut depth, payload).map_err(|error| {
             format!("it is no component that can be read: {} at byte {}", error.message(), error.offset())
         })?;
@@ -53,8 +56,9 @@ fn note(found: &mut Anatomy, depth: &mut usize, payload: wasmparser::Result<Payl
         Payload::End(_) => *depth = depth.saturating_sub(1),
         Payload::ComponentImportSection(imports) if *depth == 0 => {
             for import in imports {
-                let name = import?.name.name;
-                if name != TYPES {
+                let import = import?;
+                let name = import.name.name;
+                if name != TYPES && !matches!(import.ty, ComponentTypeRef::Type(_)) {
                     found.imports.push(name.to_owned());
                 }
             }
