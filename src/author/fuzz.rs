@@ -53,7 +53,7 @@ pub struct Violation {
     /// What happened.
     pub detail: String,
     /// The request, as a case; what is expected of it is what the rule wants, where that is known.
-    pub case: Case,
+    pub case: Box<Case>,
 }
 
 /// Tries requests until one breaks a rule or it is enough.
@@ -133,7 +133,8 @@ impl Bench<'_> {
     }
 
     fn ask(&self, case: &Case) -> Result<PolicyDecision, Violation> {
-        let failed = |code: &'static str, detail: String| Violation { code, detail, case: expecting(case, None) };
+        let failed =
+            |code: &'static str, detail: String| Violation { code, detail, case: Box::new(expecting(case, None)) };
         let asked = case.asked(self.operations, self.subject.name()).map_err(|fault| failed("case_unusable", fault))?;
         let evaluation = self.set.evaluate(self.subject.name(), &asked.context, &asked.balances);
         let answer = evaluation.map(|evaluation| evaluation.answer).unwrap_or_else(|| {
@@ -144,7 +145,7 @@ impl Bench<'_> {
 }
 
 fn broken(code: &'static str, detail: String, case: &Case, wanted: &PolicyDecision) -> Violation {
-    Violation { code, detail, case: expecting(case, Some(wanted)) }
+    Violation { code, detail, case: Box::new(expecting(case, Some(wanted))) }
 }
 
 /// Returns a case that expects a decision; one that only has to be answered is to be denied, until its author knows better.

@@ -181,7 +181,7 @@ impl Subject {
         with_text: bool,
     ) -> Result<Arc<Set>, Vec<LoadFault>> {
         let settings = settings.or(self.found.settings.as_ref());
-        if let Some(fault) = settings.and_then(|settings| depth_fault(settings)) {
+        if let Some(fault) = settings.and_then(depth_fault) {
             return Err(vec![fault]);
         }
         let text = settings.map_or_else(|| "{}".to_owned(), canonical);

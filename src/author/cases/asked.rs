@@ -51,6 +51,15 @@ pub struct Asked {
     pub differences: Vec<String>,
 }
 
+/// The statements of a case.
+struct Statements {
+    facts: Vec<StatementFacts>,
+    /// Empty unless the case shows any.
+    texts: Vec<String>,
+    /// Where the reader says another thing than the case.
+    differences: Vec<String>,
+}
+
 impl Case {
     /// Makes the request for a policy of this name. `sql` is read by the reader that a server has.
     ///
@@ -63,7 +72,7 @@ impl Case {
         let mut groups = self.groups.clone().unwrap_or_default();
         groups.sort();
         groups.dedup();
-        let (statements, statement_texts, differences) = self.statements()?;
+        let Statements { facts: statements, texts: statement_texts, differences } = self.statements()?;
         let with_text = !statement_texts.is_empty();
         let context = Context {
             request_id: RequestId::fresh(),
@@ -118,14 +127,14 @@ impl Case {
         }
     }
 
-    /// Returns the statements, their texts where the case shows any, and where the reader differs.
-    fn statements(&self) -> Result<(Vec<StatementFacts>, Vec<String>, Vec<String>), String> {
+    fn statements(&self) -> Result<Statements, String> {
         let given = self.statements.as_deref().unwrap_or_default();
         let shows_text = given.iter().any(|statement| statement.text.is_some());
         let facts: Vec<StatementFacts> = given.iter().map(super::GivenStatement::facts).collect();
         let Some(text) = &self.sql else {
             let texts = given.iter().map(|statement| statement.text.clone().unwrap_or_default());
-            return Ok((facts, if shows_text { texts.collect() } else { Vec::new() }, Vec::new()));
+            let texts = if shows_text { texts.collect() } else { Vec::new() };
+            return Ok(Statements { facts, texts, differences: Vec::new() });
         };
         let script = sql::read(text).map_err(|error| format!("`sql` cannot be read: {error}"))?;
         let read: Vec<StatementFacts> = script.statements.iter().map(|statement| statement.facts.clone()).collect();
@@ -140,7 +149,7 @@ impl Case {
                 differences.push(format!("`statements[{index}].text` is not what stands in `sql`"));
             }
         }
-        Ok((read, if shows_text { texts } else { Vec::new() }, differences))
+        Ok(Statements { facts: read, texts: if shows_text { texts } else { Vec::new() }, differences })
     }
 }
 

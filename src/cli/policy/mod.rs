@@ -13,8 +13,10 @@ mod list;
 mod test;
 
 use std::io::Read as _;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
 
 use clap::ArgMatches;
 use serde_json::{Map, Value};
@@ -22,7 +24,7 @@ use serde_json::{Map, Value};
 pub(super) use self::grammar::command;
 use super::refused::NOT_DONE;
 use super::render::{self, Format};
-use crate::app::App;
+use crate::app::{App, WORKER_STACK_BYTES};
 use crate::author::cases::{self, Entry, Operations};
 use crate::author::subject::{self, CASES_BYTES_MAX, Found, Subject};
 use crate::model::{Code, Failure};
@@ -38,8 +40,26 @@ pub(super) async fn run(app: &App, format: Format) -> ExitCode {
     list::run(app, format).await
 }
 
-/// Runs a command that needs nothing of the program's own.
+/// Runs a command that needs nothing of the program's own, with the stack that policies and the reader of SQL have in a server.
 pub(super) fn run_apart(of: &ArgMatches, format: Format) -> ExitCode {
+    thread::scope(|scope| {
+        let started = thread::Builder::new()
+            .name("policy".to_owned())
+            .stack_size(WORKER_STACK_BYTES)
+            .spawn_scoped(scope, || dispatch(of, format));
+        match started.map(thread::ScopedJoinHandle::join) {
+            Ok(Ok(code)) => code,
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(error) => {
+                let failure = Failure::new(Code::Internal, format!("no thread could be started: {error}"));
+                render::failures(&[failure], format);
+                ExitCode::from(NOT_DONE)
+            }
+        }
+    })
+}
+
+fn dispatch(of: &ArgMatches, format: Format) -> ExitCode {
     let ran = match of.subcommand() {
         Some(("check", of)) => check::run(of, format),
         Some(("test", of)) => test::run(of, format),

@@ -164,6 +164,18 @@ fn one_request_is_decided_and_the_whole_decision_told() {
 }
 
 #[test]
+fn sql_that_is_nested_deep_is_read_as_a_server_reads_it() {
+    let desk = Desk::of(&Guest::new("p"));
+    for depth in [900, 5_000] {
+        let (open, close) = ("(".repeat(depth), ")".repeat(depth));
+        let text = format!("operation = \"run_sql\"\nsql = \"select {open}1{close}\"\n");
+        let request = desk.write("r.toml", text);
+        let ran = desk.run("eval", &["--request", request.to_str().unwrap(), "--format", "json"]);
+        assert_eq!((ran.status, verdict(&ran)), (0, json!("pass")), "{}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
 fn balances_and_settings_of_the_command_line_go_before_the_requests() {
     let desk = Desk::of(&Guest::new("p"));
     let request = desk.write("r.json", "{\"operation\": \"run_sql\", \"balances\": {\"a\": 1}}");
