@@ -536,7 +536,7 @@ SCENES = {
     "copies": (one, copies, "", False),
     "copy-fails": (one, copies, "plan.create.give-copy.after=fail", False),
     "template-fails": (one, copies, "plan.create.seal-template.after=fail", False),
-    "reset-fails": (one, copies, "plan.create.reset.after=fail", False),
+    "reset-fails": (one, copies, "plan.create.reset.after=fail:42501", False),
     "dumps": (one, dumps, "", False),
     "import-fails": (one, dumps, "plan.create.close-roles.after=fail", False),
     "approvals": (one, approvals, "", False),
