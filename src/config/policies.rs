@@ -487,7 +487,7 @@ fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
 }
 
 /// Writes an object as JSON with its keys in order at every depth, so that equal settings have equal texts.
-fn canonical(object: &Map<String, Json>) -> String {
+pub fn canonical(object: &Map<String, Json>) -> String {
     sorted(&Json::Object(object.clone())).to_string()
 }
 

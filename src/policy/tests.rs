@@ -74,7 +74,7 @@ impl Loaded for Fake {
 
 impl Evaluator for Fake {
     fn evaluate(&self, _request: &Request<'_>) -> Evaluation {
-        Evaluation { answer: self.answer.clone(), elapsed_us: 1, fuel: 1 }
+        Evaluation { answer: self.answer.clone(), elapsed_us: 1, fuel: 1, memory_bytes: 0 }
     }
 }
 
