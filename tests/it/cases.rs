@@ -42,6 +42,7 @@ policies! {
     the_cases_of_rate_limit_come_out "rate-limit",
     the_cases_of_readonly_come_out "readonly",
     the_cases_of_row_limit_come_out "row-limit",
+    the_cases_of_rules_come_out "rules",
     the_cases_of_statement_guard_come_out "statement-guard",
 }
 
