@@ -4,9 +4,16 @@
     Bundled {
         name: "clone-source",
         component: include_bytes!("clone-source/clone-source.wasm"),
-        sha256: "be7bed0b115bbdf248c608884406815b1f7a8e0d421279492b39901617e232b1",
+        sha256: "628d63f8e5518a09f1afe7c0d34cae5cce3f353c68fa0e9431f224cd5873a854",
         default_settings: include_str!("clone-source/default.json"),
         by_default: true,
+    },
+    Bundled {
+        name: "destructive-guard",
+        component: include_bytes!("destructive-guard/destructive-guard.wasm"),
+        sha256: "fad9a36bb1091c19ce5ee5c68da7ff37665b66a9c37566f31c5994eefd5f62e4",
+        default_settings: include_str!("destructive-guard/default.json"),
+        by_default: false,
     },
     Bundled {
         name: "extensions",
@@ -21,6 +28,13 @@
         sha256: "c62f53ea2d29912b5a29dbf39649e12c1235b7eb63ae969f7cd1f8ce5887fd3b",
         default_settings: include_str!("host-command/default.json"),
         by_default: true,
+    },
+    Bundled {
+        name: "maintenance-window",
+        component: include_bytes!("maintenance-window/maintenance-window.wasm"),
+        sha256: "0cfdde0450eefb07b9f99397dce6df71fbcb67d30c6b61280bc4db6829e6cd2c",
+        default_settings: include_str!("maintenance-window/default.json"),
+        by_default: false,
     },
     Bundled {
         name: "ownership",
@@ -49,6 +63,13 @@
         sha256: "6cbfc4ee8b0f3a67913a7eb788df66ffdb462157440ee0a778250ad6b5fed4b5",
         default_settings: include_str!("readonly/default.json"),
         by_default: true,
+    },
+    Bundled {
+        name: "required-labels",
+        component: include_bytes!("required-labels/required-labels.wasm"),
+        sha256: "4bf15cd606b148820884570954131136491fec8ed17daaa00e8d302b1a5afaeb",
+        default_settings: include_str!("required-labels/default.json"),
+        by_default: false,
     },
     Bundled {
         name: "row-limit",

@@ -21,14 +21,17 @@ macro_rules! policies {
 }
 
 /// Each bundled policy: its name, the schema of its settings, and its default settings.
-const POLICIES: [(&str, &str, &str); 10] = policies![
+const POLICIES: [(&str, &str, &str); 13] = policies![
     "clone-source",
+    "destructive-guard",
     "extensions",
     "host-command",
+    "maintenance-window",
     "ownership",
     "quota",
     "rate-limit",
     "readonly",
+    "required-labels",
     "row-limit",
     "rules",
     "statement-guard",

@@ -12,14 +12,17 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// The bundled policies, by folder, sorted.
-pub(crate) const POLICIES: [&str; 10] = [
+pub(crate) const POLICIES: [&str; 13] = [
     "clone-source",
+    "destructive-guard",
     "extensions",
     "host-command",
+    "maintenance-window",
     "ownership",
     "quota",
     "rate-limit",
     "readonly",
+    "required-labels",
     "row-limit",
     "rules",
     "statement-guard",

@@ -34,12 +34,15 @@ macro_rules! set {
 fn set() -> Vec<(&'static str, Member)> {
     set![
         "clone-source" policy_clone_source::ClonePolicy,
+        "destructive-guard" policy_destructive_guard::DestructiveGuard,
         "extensions" policy_extensions::Extensions,
         "host-command" policy_host_command::HostCommand,
+        "maintenance-window" policy_maintenance_window::MaintenanceWindow,
         "ownership" policy_ownership::Ownership,
         "quota" policy_quota::Quota,
         "rate-limit" policy_rate_limit::RateLimit,
         "readonly" policy_readonly::Readonly,
+        "required-labels" policy_required_labels::RequiredLabels,
         "row-limit" policy_row_limit::RowLimit,
         "rules" policy_rules::Rules,
         "statement-guard" policy_statement_guard::StatementGuard,
