@@ -152,6 +152,8 @@ impl Core {
             profile.store.tidy().await?;
             profile.engine.keep_ballast();
         }
+        // Also of those that were killed since the last round.
+        profile.engine.sweep_copies().await;
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
         let reaped = self.reap_expired(profile, &steward).await?;
         self.measure(profile).await?;

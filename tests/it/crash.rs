@@ -481,7 +481,7 @@ fn a_sandbox_that_fills_the_disk_to_its_last_byte_keeps_nobody_from_removing_wha
     let fillers: Vec<_> = (0..4).map(|_| fill_directly(url.clone(), stop.clone())).collect();
     // Somebody else on the same disk takes what it leaves.
     let until = Instant::now() + Duration::from_secs(60);
-    while rustix::fs::statvfs(&home.state()).unwrap().f_bavail * 4096 > 72 << 20 {
+    while rustix::fs::statvfs(home.state()).unwrap().f_bavail * 4096 > 72 << 20 {
         assert!(Instant::now() < until, "the disk is not filled");
         thread::sleep(LOOK_AGAIN);
     }
