@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use pgsandbox::admission::{Account, Book, MemoryBook};
-use pgsandbox::config::policies::defaults;
+use pgsandbox::config::policies::{defaults, load, parse};
 use pgsandbox::model::{
     Code, Context, Impact, ObligationKind, Origin, Phase, SandboxFacts, SandboxId, ServerFacts, StatementClass,
     Timestamp, Usage,
@@ -165,6 +165,44 @@ fn quota_holds_every_operation_to_the_bytes_that_can_be_held_to_them() {
         found += 1;
     }
     assert!(found > 5, "{found}");
+}
+
+#[test]
+fn every_example_of_a_policy_file_loads_and_covers_the_main_job() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = 0;
+    for file in files.filter(|path| path.extension().is_some_and(|ending| ending == "toml")) {
+        let specs = load(&file, bundled()).unwrap_or_else(|error| panic!("{error}"));
+        let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &specs, 1)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        for (operation, impact) in [("run_sql", Impact::Writes), ("delete_database", Impact::Destroys)] {
+            // A Friday.
+            let refusal = set.decide(&about(operation, impact, "me"), &[]).refusal;
+            assert_eq!(refusal, None, "{}: {operation}", file.display());
+        }
+        found += 1;
+    }
+    assert_eq!(found, 2);
+}
+
+/// A list shows what rules pass, and what others answer for; `rules` itself declares every operation.
+#[test]
+fn rules_cover_in_lists_what_they_pass_and_nothing_else() {
+    let text = "[[policy]]\nsource = 'rules'\n[[policy.settings.rules]]\nname = 'reading'\n\
+                when = { operations = ['list_*', 'run_sql'], groups = ['team'] }\nthen = { verdict = 'pass' }\n";
+    let specs = parse(text, Path::new("p"), bundled()).unwrap();
+    let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &specs, 1).unwrap();
+    for phase in [Phase::Visible, Phase::Before] {
+        for (operation, impact) in OPERATIONS {
+            let mut context = Context { phase, ..about(operation, impact, "me") };
+            let uncovered = set.decide(&context, &[]).refusal.map(|refusal| refusal.code);
+            assert_eq!(uncovered, Some(Code::Uncovered), "{operation}");
+            context.principal.groups = vec!["team".into()];
+            let passes = operation.starts_with("list_") || operation == "run_sql";
+            assert_eq!(set.decide(&context, &[]).refusal.is_none(), passes, "{operation}");
+        }
+    }
 }
 
 #[test]
