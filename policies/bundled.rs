@@ -32,7 +32,7 @@
     Bundled {
         name: "maintenance-window",
         component: include_bytes!("maintenance-window/maintenance-window.wasm"),
-        sha256: "0cfdde0450eefb07b9f99397dce6df71fbcb67d30c6b61280bc4db6829e6cd2c",
+        sha256: "0def6afe80b9e5ee9419355cbf287734ca2ac31fe11a8b3fd6eac7108175f345",
         default_settings: include_str!("maintenance-window/default.json"),
         by_default: false,
     },
@@ -81,14 +81,14 @@
     Bundled {
         name: "rules",
         component: include_bytes!("rules/rules.wasm"),
-        sha256: "0a819b70510f9131f2d219ba7fa0755eae46b2d457f00e423450bdfd455aacc0",
+        sha256: "be81c75e037c6f93c4879786071ec0d44a88c8c9c205bbfa85df29279cceadd7",
         default_settings: include_str!("rules/default.json"),
         by_default: false,
     },
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "c60a6c3e106663ef7e18b1ad8c108f482fac28e59e789a7f0f54689ae1e93cb9",
+        sha256: "6ee6cfd36e3cf57312fb4761b204d949b069e671644c9d6dc718f745764dffec",
         default_settings: include_str!("statement-guard/default.json"),
         by_default: true,
     },

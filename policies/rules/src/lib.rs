@@ -13,6 +13,9 @@
 //! must match, with all its relations or functions. Statements that are of no known class or run what is not visible (`unparsed`,
 //! `opaque-body`, `dynamic-sql`) may be any; where `relations-unknown` is set, they may touch any relation and call any function.
 //!
+//! `bare_names_are` is the schema that a relation written without one is judged by, as in `statement-guard`; without it such a
+//! name may be in any. Who sets another `search_path` makes it untrue.
+//!
 //! `buckets` are what `charges` take tokens from: name → `burst`, `per_interval`, `interval_ms`, as in `rate-limit`.
 
 mod conditions;
@@ -20,9 +23,10 @@ mod effects;
 mod operations;
 mod statements;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use pgsandbox_policy::statement::{named, same_facts};
+use pgsandbox_policy::statement::{check_schema, named, same_facts, with_schema};
 use pgsandbox_policy::{
     Bucket, Decision, Description, Phase, Policy, Problem, Problems, Request, Statement, StatementClass,
 };
@@ -48,6 +52,7 @@ const NAMED_MAX: usize = 16;
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     rules: Vec<RuleSettings>,
+    bare_names_are: Option<String>,
     buckets: BTreeMap<String, BucketSettings>,
 }
 
@@ -68,6 +73,8 @@ pub struct Rules {
     rules: Vec<Rule>,
     /// The rules that are for an operation, by its place in the list.
     by_operation: Vec<Vec<u16>>,
+    /// The schema of relations that are written without one, if that is known.
+    bare_names_are: Option<String>,
 }
 
 #[derive(Debug)]
@@ -94,6 +101,9 @@ impl Policy for Rules {
             problems.add("rules", format!("at most {RULES_MAX} rules; these are {}", settings.rules.len()));
             return Err(problems.done(()).err().unwrap_or_default());
         }
+        if let Some(schema) = &settings.bare_names_are {
+            check_schema(schema, "bare_names_are", &mut problems);
+        }
         let mut rules: Vec<Rule> = Vec::with_capacity(settings.rules.len());
         for (index, rule) in settings.rules.into_iter().enumerate() {
             let path = format!("rules[{index}]");
@@ -111,7 +121,7 @@ impl Policy for Rules {
             with.map(|(place, _)| place).collect()
         };
         let by_operation = (0..OPERATIONS.len()).map(of).collect();
-        problems.done((Self { rules, by_operation }, buckets))
+        problems.done((Self { rules, by_operation, bare_names_are: settings.bare_names_are }, buckets))
     }
 
     fn evaluate(&self, request: &Request) -> Decision {
@@ -120,7 +130,9 @@ impl Policy for Rules {
         let rules = self.rules_at(places.map(Vec::as_slice));
         match request.phase {
             Phase::Visible => visible(rules, request, index),
-            Phase::Before | Phase::After => decide(rules, request, index),
+            Phase::Before | Phase::After => {
+                decide(rules, request, index, &distinct(&request.statements, self.bare_names_are.as_deref()))
+            }
         }
     }
 }
@@ -153,8 +165,12 @@ fn visible<'a>(rules: impl Iterator<Item = &'a Rule>, request: &Request, index: 
 }
 
 /// Decides on a request by the rules, which are sorted by name.
-fn decide<'a>(rules: impl Iterator<Item = &'a Rule>, request: &Request, index: Option<usize>) -> Decision {
-    let statements = distinct(&request.statements);
+fn decide<'a>(
+    rules: impl Iterator<Item = &'a Rule>,
+    request: &Request,
+    index: Option<usize>,
+    statements: &[Numbered<'_>],
+) -> Decision {
     let mut refusals = Vec::new();
     let mut passed = false;
     let mut gathered = Gathered::default();
@@ -163,11 +179,11 @@ fn decide<'a>(rules: impl Iterator<Item = &'a Rule>, request: &Request, index: O
         if fit == Fit::No {
             continue;
         }
-        let Some(statement) = rule.may_match(request, index, &statements) else { continue };
+        let Some(statement) = rule.may_match(request, index, statements) else { continue };
         match &rule.then.verdict {
             Verdict::Deny(refusal) => refusals.push((rule, refusal, statement)),
             Verdict::Pass => {
-                passed |= fit == Fit::Yes && rule.surely_matches(request, index, &statements);
+                passed |= fit == Fit::Yes && rule.surely_matches(request, index, statements);
                 gathered.add(&rule.then);
             }
             Verdict::Abstain => gathered.add(&rule.then),
@@ -182,18 +198,37 @@ fn decide<'a>(rules: impl Iterator<Item = &'a Rule>, request: &Request, index: O
 }
 
 /// A statement with its number, which counts from 1.
-type Numbered<'a> = (usize, &'a Statement);
+type Numbered<'a> = (usize, Cow<'a, Statement>);
+
+/// A statement that may match, by which a rule does.
+type Found<'a> = (&'a Numbered<'a>, Fit);
 
 /// Returns the statements that do something, those that are like the one before left out: long scripts are thousands of one shape.
-fn distinct(statements: &[Statement]) -> Vec<Numbered<'_>> {
+/// Relations are in the schema that names without one stand for.
+fn distinct<'a>(statements: &'a [Statement], schema: Option<&str>) -> Vec<Numbered<'a>> {
     let mut kept: Vec<Numbered<'_>> = Vec::new();
+    let mut before: Option<&Statement> = None;
     for (statement, number) in statements.iter().zip(1..) {
-        let is_like = kept.last().is_some_and(|(_, before)| same_facts(before, statement));
-        if statement.class != StatementClass::Empty && !is_like {
-            kept.push((number, statement));
+        if statement.class == StatementClass::Empty || before.is_some_and(|before| same_facts(before, statement)) {
+            continue;
         }
+        before = Some(statement);
+        kept.push((number, schema.map_or(Cow::Borrowed(statement), |schema| in_schema(statement, schema))));
     }
     kept
+}
+
+fn in_schema<'a>(statement: &'a Statement, schema: &str) -> Cow<'a, Statement> {
+    let mut statement = Cow::Borrowed(statement);
+    for place in 0..statement.relations.len() {
+        let Some(named) = statement.relations.get(place).and_then(|relation| with_schema(relation, schema)) else {
+            continue;
+        };
+        if let Some(relation) = statement.to_mut().relations.get_mut(place) {
+            *relation = named;
+        }
+    }
+    statement
 }
 
 impl Rule {
@@ -242,8 +277,8 @@ impl Rule {
         &self,
         request: &Request,
         index: Option<usize>,
-        statements: &[Numbered<'a>],
-    ) -> Option<Option<Numbered<'a>>> {
+        statements: &'a [Numbered<'a>],
+    ) -> Option<Option<Found<'a>>> {
         let mut excusing = Vec::new();
         for unless in &self.unless {
             match (unless.fit(request, index), &unless.statement) {
@@ -255,11 +290,11 @@ impl Rule {
         if self.when.statement.is_none() && (excusing.is_empty() || statements.is_empty()) {
             return Some(None);
         }
-        let matches = |(_, statement): &&Numbered<'_>| {
-            self.when.statement.as_ref().is_none_or(|when| when.fit(statement) != Fit::No)
-                && !excusing.iter().any(|unless| unless.fit(statement) == Fit::Yes)
-        };
-        statements.iter().find(matches).map(|found| Some(*found))
+        statements.iter().find_map(|found| {
+            let fit = self.when.statement.as_ref().map_or(Fit::Yes, |when| when.fit(&found.1));
+            let excused = || excusing.iter().any(|unless| unless.fit(&found.1) == Fit::Yes);
+            (fit != Fit::No && !excused()).then_some(Some((found, fit)))
+        })
     }
 
     /// Returns whether a match is sure, but for what `when` says of others than statements.
@@ -283,16 +318,22 @@ impl Rule {
 }
 
 /// Words the refusal of some rules, the first of which by name speaks.
-fn refuse(refusals: &[(&Rule, &Refusal, Option<Numbered<'_>>)], request: &Request) -> Decision {
+fn refuse(refusals: &[(&Rule, &Refusal, Option<Found<'_>>)], request: &Request) -> Decision {
     let Some((rule, refusal, statement)) = refusals.first() else { return Decision::abstain() };
     let what = match statement {
-        Some((number, statement)) => named(statement, *number),
+        Some(((number, statement), _)) => named(statement, *number),
         None => format!("`{}`", request.operation),
     };
+    let unsure = match statement {
+        Some((_, Fit::Maybe | Fit::No)) => {
+            "; it cannot be told that it does not: write names with their schemas, and nothing that runs what is not visible"
+        }
+        Some((_, Fit::Yes)) | None => "",
+    };
     let message = match &refusal.message {
-        Some(message) => format!("{message} (rule `{}`, {what})", rule.name),
+        Some(message) => format!("{message} (rule `{}`, {what}){unsure}", rule.name),
         None => format!(
-            "rule `{}` refuses {what}; `explain_policy` tells whether another call would be let through",
+            "rule `{}` refuses {what}{unsure}; `explain_policy` tells whether another call would be let through",
             rule.name
         ),
     };

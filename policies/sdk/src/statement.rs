@@ -81,6 +81,24 @@ pub fn bare_name(name: &str) -> Option<&str> {
     dot.last().and_then(|(at, _)| name.get(at + 1..))
 }
 
+/// Returns a relation that is written without a schema as it is named in this one. Those of the system are found first, and
+/// stay as they are.
+pub fn with_schema(relation: &Relation, schema: &str) -> Option<Relation> {
+    let is_systems = relation.name.trim_start_matches('"').starts_with("pg_");
+    (bare_name(&relation.name).is_none() && !is_systems)
+        .then(|| Relation { name: format!("{schema}.{}", relation.name), access: relation.access })
+}
+
+/// Checks the name of the schema that names without one stand for; a fault is reported under `path`.
+pub fn check_schema(name: &str, path: &str, problems: &mut Problems) {
+    const NAME_BYTES_MAX: usize = 63;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let begins = name.starts_with(|c: char| !c.is_ascii_digit());
+    if name.len() > NAME_BYTES_MAX || !name.chars().all(plain) || !begins {
+        problems.add(path, "it is no schema's name; write it without quotes, in lower case");
+    }
+}
+
 /// Checks leading keywords as settings write them; faults are reported under `path`.
 pub fn read_tags(tags: Vec<String>, path: &str, problems: &mut Problems) -> Vec<String> {
     for (index, tag) in tags.iter().enumerate() {

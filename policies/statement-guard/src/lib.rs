@@ -27,7 +27,8 @@
 //! another `search_path` makes that untrue: `deny_traits` with `session-setting` stands against it.
 
 use pgsandbox_policy::statement::{
-    RelationPattern, RelationSettings, bare_name, begins_with, clean, named, read_tags, same_facts,
+    RelationPattern, RelationSettings, bare_name, begins_with, check_schema, clean, named, read_tags, same_facts,
+    with_schema,
 };
 use pgsandbox_policy::{
     Bucket, Decision, Description, Patterns, Phase, Policy, Problem, Problems, Relation, Request, Statement,
@@ -190,8 +191,8 @@ impl Rules {
             rules.allow_functions.is_some() || rules.allow_relations.is_some() || !rules.deny_relations.is_empty();
         let unknown = answer("unknown", rules.unknown, names_matter);
         let unparsed = answer("unparsed", rules.unparsed, rules.allow_classes.is_some());
-        if rules.bare_names_are.as_deref().is_some_and(|schema| !is_schema(schema)) {
-            problems.add(at("bare_names_are"), "it is no schema's name; write it without quotes, in lower case");
+        if let Some(schema) = &rules.bare_names_are {
+            check_schema(schema, &at("bare_names_are"), problems);
         }
         Self {
             classes,
@@ -310,12 +311,9 @@ impl Rules {
             || self.allow_relations.as_ref().is_some_and(|list| !list.iter().any(allowed))
     }
 
-    /// Returns the relation with the schema that names without one stand for. Those of the system are found first.
+    /// Returns the relation with the schema that names without one stand for.
     fn with_schema(&self, relation: &Relation) -> Option<Relation> {
-        let schema = self.bare_names_are.as_ref()?;
-        let is_systems = relation.name.trim_start_matches('"').starts_with("pg_");
-        (bare_name(&relation.name).is_none() && !is_systems)
-            .then(|| Relation { name: format!("{schema}.{}", relation.name), access: relation.access })
+        self.bare_names_are.as_ref().and_then(|schema| with_schema(relation, schema))
     }
 
     /// Returns whether a refused name lacks a schema with which it might not be refused.
@@ -332,12 +330,6 @@ impl Rules {
             || self.allow_relations.is_some()
             || !self.deny_relations.is_empty()
     }
-}
-
-/// Returns whether a name is one that needs no quotes.
-fn is_schema(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    name.len() <= 63 && name.chars().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
 fn refuse(code: &str, statement: &Statement, number: usize, what: &str, instead: &str) -> Decision {
