@@ -73,14 +73,14 @@ impl From<PoliciesError> for Failure {
     }
 }
 
-/// Returns the bundled policies as they apply without a file: all enforced, with their default settings.
+/// Returns the bundled policies as they apply without a file: those of the default set, enforced, with their default settings.
 ///
 /// # Errors
 /// Fails if the program was built with a bundled policy that is not the one it should be.
 pub fn defaults(bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
     let mut reader =
         Reader { bundled, directory: Path::new(""), faults: Vec::new(), legible: Vec::new(), names: Vec::new() };
-    let specs = bundled.iter().filter_map(|one| {
+    let specs = bundled.iter().filter(|one| one.by_default).filter_map(|one| {
         let (component, pin, beneath) = reader.bundled(one, one.name)?;
         Some(Spec {
             name: one.name.to_owned(),

@@ -86,7 +86,8 @@ fn refusal(context: &Context, parts: &[Part<'_>]) -> Option<Failure> {
 
 /// Refuses an operation that nobody answers for.
 ///
-/// A list shows what an enforced policy could cover, and a result was covered before it was made.
+/// A list shows what an enforced policy could cover, and, of one that wants to be asked about lists, what it passes there; a
+/// result was covered before it was made.
 fn uncovered(context: &Context, parts: &[Part<'_>]) -> Option<Failure> {
     let passed = |part: &Part<'_>| match &part.report.said {
         Said::Decided(answer) => answer.verdict == Verdict::Pass,
@@ -95,7 +96,8 @@ fn uncovered(context: &Context, parts: &[Part<'_>]) -> Option<Failure> {
     let covered =
         parts.iter().filter(|part| part.covers && part.report.mode == Mode::Enforce).any(|part| match context.phase {
             Phase::Before => passed(part),
-            Phase::Visible | Phase::After => true,
+            Phase::Visible => part.report.said == Said::NotConcerned || passed(part),
+            Phase::After => true,
         });
     (!covered && context.phase != Phase::After).then(|| {
         Failure::new(Code::Uncovered, format!("no enforced policy answers for `{}`", context.operation))

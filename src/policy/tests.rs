@@ -183,6 +183,8 @@ fn a_list_shows_what_could_be_covered_and_takes_nothing() {
     check(&[("a", ENFORCE, no.clone())], Phase::Visible, None);
     let asked = no.describing(|d| d.phases = vec![Phase::Visible]);
     check(&[("a", ENFORCE, asked)], Phase::Visible, Some((Code::Denied, Some("a"))));
+    let silent = fake(Verdict::Abstain).describing(|d| d.phases = vec![Phase::Visible]);
+    check(&[("a", ENFORCE, silent)], Phase::Visible, uncovered);
 
     let charges = fake(Verdict::Pass)
         .with_bucket("b")

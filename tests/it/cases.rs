@@ -21,13 +21,17 @@ macro_rules! policies {
 
 policies! {
     the_cases_of_clone_source_come_out "clone-source",
+    the_cases_of_destructive_guard_come_out "destructive-guard",
     the_cases_of_extensions_come_out "extensions",
     the_cases_of_host_command_come_out "host-command",
+    the_cases_of_maintenance_window_come_out "maintenance-window",
     the_cases_of_ownership_come_out "ownership",
     the_cases_of_quota_come_out "quota",
     the_cases_of_rate_limit_come_out "rate-limit",
     the_cases_of_readonly_come_out "readonly",
+    the_cases_of_required_labels_come_out "required-labels",
     the_cases_of_row_limit_come_out "row-limit",
+    the_cases_of_rules_come_out "rules",
     the_cases_of_statement_guard_come_out "statement-guard",
 }
 
