@@ -68,7 +68,12 @@ pub(super) fn command() -> Command {
             Command::new("policy")
                 .about("Looks at the policies")
                 .subcommand_required(true)
-                .subcommand(Command::new("list").about("Lists the loaded policies with mode, digest and what they cover")),
+                .subcommand(Command::new("list").about(
+                    "Lists the policies as they load now, with mode, digest and what they cover, and which set each running server has",
+                ))
+                .subcommand(Command::new("reload").about(
+                    "Has every running server of the state directory read its policies again; fails if one does not take them",
+                )),
         )
         .subcommand(
             Command::new("keys")

@@ -10,6 +10,7 @@ mod exported;
 mod local;
 mod main_job;
 mod nearest;
+mod policies;
 mod policy_settings;
 mod progress;
 mod quickstart;
@@ -148,7 +149,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
         "quickstart" => quickstart::run(app, of.get_flag("yes")).await,
         "local" => local::run(of, app, plain).await,
         "audit" => audit::run(of, app, plain),
-        "policy" => policies(app, plain).await,
+        "policy" => policies::run(of, app, plain).await,
         "keys" => keys(app, plain).await,
         "exported" => exported::run(of, app, plain).await,
         "tool" => {
@@ -269,51 +270,6 @@ fn read_all(source: impl Read) -> Result<String, String> {
         return Err(format!("the input is longer than {INPUT_BYTES_MAX} bytes"));
     }
     Ok(text)
-}
-
-async fn policies(app: &App, format: Format) -> ExitCode {
-    match app.policies().await {
-        Ok(infos) if format == Format::Json => {
-            let policies: Vec<Value> = infos
-                .iter()
-                .map(|info| {
-                    json!({
-                        "name": info.name,
-                        "mode": info.mode.as_str(),
-                        "version": info.description.version,
-                        "componentSha256": info.component_sha256,
-                        "settingsSha256": info.settings_sha256,
-                        "covers": info.description.covers,
-                    })
-                })
-                .collect();
-            render::json(&json!({"ok": true, "policies": policies}).to_string());
-            ExitCode::SUCCESS
-        }
-        Err(faults) if format == Format::Json => {
-            let failures: Vec<Failure> =
-                faults.into_iter().map(|fault| Failure::new(Code::PolicyNotReady, fault)).collect();
-            render::failures(&failures, format);
-            ExitCode::FAILURE
-        }
-        Ok(infos) => {
-            for info in infos {
-                let covers = info.description.covers.join(", ");
-                line(&format!(
-                    "{:<16} {:<8} {} covers: {}",
-                    info.name,
-                    info.mode.as_str(),
-                    info.component_sha256.get(..16).unwrap_or_default(),
-                    if covers.is_empty() { "nothing" } else { &covers }
-                ));
-            }
-            ExitCode::SUCCESS
-        }
-        Err(faults) => {
-            faults.iter().for_each(|fault| say(&format!("error: {fault}")));
-            ExitCode::FAILURE
-        }
-    }
 }
 
 async fn keys(app: &App, format: Format) -> ExitCode {

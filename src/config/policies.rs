@@ -26,7 +26,7 @@ use toml::{Table, Value};
 
 use crate::model::{Code, Failure, Mode, fault};
 use crate::policy::{
-    Bundled, COMPONENT_BYTES_MAX, Component, Limits, SETTINGS_DEPTH_MAX, Section, Spec, pattern_fault,
+    Bundled, COMPONENT_BYTES_MAX, Component, Limits, POLICIES_MAX, SETTINGS_DEPTH_MAX, Section, Spec, pattern_fault,
 };
 
 /// The largest file, in bytes: settings are bounded further on.
@@ -109,6 +109,18 @@ pub fn load(path: &Path, bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError
     let bytes = read(path, POLICY_FILE_BYTES_MAX).map_err(&refuse)?;
     let text = String::from_utf8(bytes).map_err(|_| refuse("it is no UTF-8".to_owned()))?;
     parse(&text, path, bundled)
+}
+
+/// Returns the file itself and the components that it names, as far as it can be read: whatever is to be looked at to see
+/// that it changed. Finds no fault; [`load`] does.
+pub fn files(path: &Path) -> Vec<PathBuf> {
+    let text = read(path, POLICY_FILE_BYTES_MAX).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let table = text.and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
+    let entries = table.get("policy").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let sources = entries.iter().filter_map(|entry| entry.get("source")?.as_str()).filter(|source| is_file(source));
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let components = sources.take(POLICIES_MAX).map(|source| directory.join(source));
+    std::iter::once(path.to_owned()).chain(components).collect()
 }
 
 /// Reads the text of a file that lies at `path`, and the components it names.

@@ -53,6 +53,8 @@ pub struct PolicyInfo {
     pub component_sha256: String,
     /// The digest of its settings, all sections together.
     pub settings_sha256: String,
+    /// What an evaluation may use.
+    pub limits: Limits,
     /// Whether statements' texts are shown to it.
     pub sees_text: bool,
 }
@@ -111,9 +113,11 @@ impl std::error::Error for LoadError {}
 impl From<&LoadError> for Failure {
     fn from(error: &LoadError) -> Self {
         let mut failure = Self::new(Code::PolicyNotReady, "the policies are not loaded; the request was not run")
-            .hint("`pgsandbox doctor` lists what is wrong with them; once it is mended, start the program anew")
+            .hint(
+                "`pgsandbox doctor` lists what is wrong with them; a server takes the file by itself once it is mended",
+            )
             .audit(error.to_string());
-        // They are loaded once, at start: calling again alone never helps.
+        // Somebody has to mend the file first: calling again alone never helps.
         failure.retryable = false;
         failure
     }
@@ -423,6 +427,7 @@ fn load_policy(loader: &dyn Loader, spec: &Spec) -> Result<Policy, Vec<LoadFault
         mode: spec.mode,
         component_sha256: spec.component.sha256().to_owned(),
         settings_sha256: settings_digest(spec),
+        limits: spec.limits,
         sees_text: spec.sees_text,
     };
     Ok(Policy { info, owners, base, sections })

@@ -369,17 +369,114 @@ fn a_set_that_fails_to_load_leaves_the_old_one_serving() {
     };
     let holder = Holder::new(load(vec![spec("a", ENFORCE), spec("b", ENFORCE)]));
     let begun = holder.current().unwrap();
-    let error = holder.reload(load(vec![spec("a", ENFORCE), spec("missing", ENFORCE)])).unwrap_err();
+    let error = holder.prepare(load(vec![spec("a", ENFORCE), spec("missing", ENFORCE)])).unwrap_err();
     assert_eq!(error.to_string(), "the policies cannot be loaded; policy `missing`, `source`: is no policy");
     assert_eq!(holder.current().unwrap().generation(), begun.generation());
     assert_eq!(holder.fault(), None);
 
-    let reloaded = holder.reload(load(vec![spec("a", SHADOW)])).unwrap();
+    let prepared = holder.prepare(load(vec![spec("a", SHADOW)])).unwrap();
+    assert_eq!(prepared.reloaded().to.number, 2);
+    drop(prepared);
+    assert_eq!(holder.current().unwrap().generation(), begun.generation(), "what is not let serve never does");
+
+    let reloaded = holder.prepare(load(vec![spec("a", SHADOW)])).unwrap().serve();
     assert_eq!(reloaded.from.as_ref(), Some(begun.generation()));
-    assert_eq!((reloaded.to.number, &reloaded.weakened), (2, &vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!((reloaded.to.number, reloaded.weakened()), (2, vec!["a", "b"]));
     assert_eq!(holder.current().unwrap().generation(), &reloaded.to);
     assert_eq!(begun.generation().number, 1, "a request keeps the set it began with");
-    assert_eq!(holder.reload(load(vec![spec("a", ENFORCE)])).unwrap().weakened, Vec::<String>::new());
+}
+
+#[test]
+fn what_a_generation_changes_is_told_and_what_weakens_is_told_apart() {
+    let covering = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        fake(Verdict::Pass).describing(|d| d.covers = words)
+    };
+    let policies = || vec![("a".into(), covering(&["run_sql"])), ("b".into(), covering(&["run_sql", "doctor"]))];
+    let load = |specs: Vec<Spec>| move |number: u64| Set::load(&Fakes(policies()), &specs, number);
+    let (a, b) = (spec("a", ENFORCE), spec("b", ENFORCE));
+    let check = |before: &[&Spec], after: &[&Spec], expected: &[&str]| {
+        let own = |specs: &[&Spec]| specs.iter().map(|spec| (*spec).clone()).collect::<Vec<_>>();
+        let holder = Holder::new(load(own(before)));
+        let reloaded = holder.prepare(load(own(after))).unwrap().serve();
+        let told = reloaded.changes.iter().map(|change| {
+            let Change { policy, what, from, to, weakens } = change;
+            let brief = |word: &Option<String>| match word.as_deref() {
+                Some(word) if word.len() == 64 => "digest".to_owned(),
+                Some(word) => word.to_owned(),
+                None => "-".to_owned(),
+            };
+            format!("{policy} {}: {} → {}{}", what.as_str(), brief(from), brief(to), if *weakens { " !" } else { "" })
+        });
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    };
+    let shadow = Spec { mode: SHADOW, ..b.clone() };
+    check(&[&a, &b], &[&b, &a], &[]);
+    check(&[&a, &b], &[&a], &["b presence: enforce → - !"]);
+    check(&[&a, &shadow], &[&a], &["b presence: shadow → -"]);
+    check(&[&a, &b], &[&a, &shadow], &["b mode: enforce → shadow !"]);
+    check(&[&a, &shadow], &[&a, &b], &["b mode: shadow → enforce", "b covers: - → doctor !"]);
+    check(&[&b], &[&a, &b], &["a presence: - → enforce"]);
+    check(&[&a], &[&a, &b], &["b presence: - → enforce", "b covers: - → doctor !"]);
+    check(&[&a], &[&a, &shadow], &["b presence: - → shadow"]);
+    let settings = Spec { settings: "{\"a\":1}".into(), ..a.clone() };
+    check(&[&a], &[&settings], &["a settings: digest → digest"]);
+    let component = Spec { component: Component::new(vec![1]), ..a.clone() };
+    check(&[&a], &[&component], &["a component: digest → digest"]);
+    let limits = Spec { limits: Limits { fuel: FUEL_MIN, ..Limits::default() }, ..a.clone() };
+    check(
+        &[&a],
+        &[&limits],
+        &["a limits: fuel 5000000, memory 8192 KiB, 250 ms → fuel 10000, memory 8192 KiB, 250 ms"],
+    );
+    check(&[&a], &[&Spec { sees_text: true, ..a.clone() }], &["a texts: hidden → shown"]);
+}
+
+#[test]
+fn a_set_is_given_back_when_the_last_request_that_holds_it_ends() {
+    let load = |number: u64| Set::load(&Fakes(vec![("a".into(), fake(Verdict::Pass))]), &[spec("a", ENFORCE)], number);
+    let holder = Holder::new(load);
+    let begun = holder.current().unwrap();
+    let old = Arc::downgrade(&begun);
+    holder.prepare(load).unwrap().serve();
+    assert!(old.upgrade().is_some());
+    drop(begun);
+    assert!(old.upgrade().is_none());
+    let unheld = Arc::downgrade(&holder.current().unwrap());
+    holder.prepare(load).unwrap().serve();
+    assert!(unheld.upgrade().is_none());
+}
+
+#[test]
+fn while_sets_change_every_decision_is_one_whole_sets() {
+    // Each generation's two policies demand the number of the generation: a mixture would demand two.
+    struct Numbered(u64);
+    impl Loader for Numbered {
+        fn load(&self, _spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+            Ok(Box::new(fake(Verdict::Pass).with(|d| d.warnings = vec![self.0.to_string()])))
+        }
+    }
+    let load = |number: u64| Set::load(&Numbered(number), &[spec("a", ENFORCE), spec("b", ENFORCE)], number);
+    let holder = Holder::new(load);
+    std::thread::scope(|scope| {
+        let decide = || {
+            let mut last = 0;
+            for _ in 0..1000 {
+                let set = holder.current().unwrap();
+                let decision = set.decide(&context(Phase::Before), &[]);
+                let number = decision.generation.number;
+                assert!(decision.warnings.iter().all(|(_, of)| *of == number.to_string()), "{decision:?}");
+                assert!(number >= last, "a generation came back");
+                last = number;
+            }
+        };
+        let deciding = [scope.spawn(decide), scope.spawn(decide)];
+        for _ in 0..100 {
+            holder.prepare(load).unwrap().serve();
+        }
+        deciding.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    assert_eq!(holder.current().unwrap().generation().number, 101);
 }
 
 #[test]
@@ -388,13 +485,14 @@ fn without_a_set_everything_is_refused_until_there_is_one() {
     let holder = Holder::new(|number| Set::load(&none(), &[spec("a", ENFORCE)], number));
     let refusal = holder.current().unwrap_err();
     assert_eq!(refusal.code, Code::PolicyNotReady);
-    assert!(!refusal.retryable, "they are loaded at start alone: calling again never helps");
+    assert!(!refusal.retryable, "the file has to be mended: calling again never helps");
     assert!(refusal.audit.unwrap().contains("policy `a`"));
-    holder.reload(|number| Set::load(&none(), &[spec("b", ENFORCE)], number)).unwrap_err();
+    holder.prepare(|number| Set::load(&none(), &[spec("b", ENFORCE)], number)).unwrap_err();
     assert!(holder.fault().unwrap().to_string().contains("policy `b`"), "the newest reason is told");
     let reloaded = holder
-        .reload(|number| Set::load(&Fakes(vec![("a".into(), fake(Verdict::Pass))]), &[spec("a", ENFORCE)], number))
-        .unwrap();
+        .prepare(|number| Set::load(&Fakes(vec![("a".into(), fake(Verdict::Pass))]), &[spec("a", ENFORCE)], number))
+        .unwrap()
+        .serve();
     assert_eq!((reloaded.from, reloaded.to.number), (None, 2));
     assert!(holder.current().is_ok());
 }
