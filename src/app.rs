@@ -314,6 +314,14 @@ impl App {
         self.ask_servers(Ask::Reload).await
     }
 
+    /// Returns how the policies of every server of the state directory stand, and what their candidates came to.
+    ///
+    /// # Errors
+    /// Fails if they cannot be asked.
+    pub async fn ask_policies(&self) -> Result<Vec<Answered>, Failure> {
+        self.ask_servers(Ask::Tell).await
+    }
+
     async fn ask_servers(&self, ask: Ask) -> Result<Vec<Answered>, Failure> {
         let home = self.config.home.path().to_owned();
         let asked = tokio::task::spawn_blocking(move || servers::ask(&home, ask)).await;

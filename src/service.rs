@@ -168,6 +168,9 @@ impl Service {
         let context = trail.facts(context);
         let set = set?;
         let decision = trail.decided(self.decide(set.as_deref(), context, &asks)?);
+        if let Some(set) = &set {
+            set.count(decision);
+        }
         self.make_ready(set.as_deref(), context);
         let people = (&self.core, &*self.consents);
         let agreed = Agreed::to(decision, context, &request.input, people, Use::Take).await?;

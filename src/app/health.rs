@@ -47,14 +47,18 @@ impl Health for PoliciesHealth {
             return fault.faults.iter().map(one).collect();
         }
         let Ok(set) = holder.current() else { return Vec::new() };
-        let (enforced, shadow): (Vec<_>, Vec<_>) = set.policies().partition(|policy| policy.mode == Mode::Enforce);
+        let of = |mode: Mode| set.policies().filter(|policy| policy.mode == mode).count();
+        let candidates = match of(Mode::Candidate) {
+            0 => String::new(),
+            candidates => format!(", {}", counted(candidates, "candidate", "candidates")),
+        };
         let generation = set.generation();
         let standing = self.0.standing();
         let since = standing.since.map(|since| format!(" since {since}")).unwrap_or_default();
         let detail = format!(
-            "{} enforced, {} in shadow; generation {}{since}, digest {}",
-            enforced.len(),
-            shadow.len(),
+            "{} enforced, {} in shadow{candidates}; generation {}{since}, digest {}",
+            of(Mode::Enforce),
+            of(Mode::Shadow),
             generation.number,
             generation.digest
         );

@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use super::bundled::BUNDLED;
 use crate::config::policies::{self, Fault};
-use crate::model::Timestamp;
+use crate::model::{Mode, Timestamp};
 use crate::policy::wasm::{Host, HostSettings};
 use crate::policy::{LoadError, LoadFault, Set, Spec};
 
@@ -105,7 +105,12 @@ impl Source {
         let mut faults: Vec<LoadFault> = error.faults.into_iter().map(of_file).collect();
         // What is wrong with the file hides nothing that is wrong with the settings in it. Of equal names, which are told
         // already, each is looked at by itself.
-        let mut left = error.legible;
+        // What a candidate is for may be among what could not be read.
+        let alone = |spec: Spec| match spec.mode {
+            Mode::Candidate => Spec { mode: Mode::Shadow, of: None, ..spec },
+            Mode::Enforce | Mode::Shadow => spec,
+        };
+        let mut left: Vec<Spec> = error.legible.into_iter().map(alone).collect();
         while !left.is_empty() {
             let mut names = BTreeSet::new();
             let (now, later): (Vec<Spec>, Vec<Spec>) =

@@ -12,7 +12,7 @@ use super::policy_reload::{NotTaken, Reloader, Trigger};
 use super::policy_source::Seen;
 use super::servers::{Ask, Asked, Registration};
 use crate::model::fault;
-use crate::policy::{Holder, Reloaded};
+use crate::policy::{Counts, Holder, Reloaded};
 
 /// How often it is looked whether the policy file or a component is another, or somebody asks. A file that is still being
 /// written is not taken half: two looks have to agree.
@@ -177,6 +177,10 @@ fn standing(policies: &Policies, holder: Option<&Holder>) -> Value {
         put("digest", json!(set.generation().digest));
         put("since", json!(time(standing.since)));
         put("fileTime", json!(time(standing.file_time)));
+        let counts = set.counts();
+        if !counts.is_empty() {
+            put("candidates", Value::Array(counts.iter().map(counted).collect()));
+        }
         if let Some(refused) = standing.refused {
             let refused =
                 json!({"at": time(Some(refused.at)), "fileTime": time(refused.file_time), "faults": refused.faults});
@@ -184,4 +188,19 @@ fn standing(policies: &Policies, holder: Option<&Holder>) -> Value {
         }
     }
     said
+}
+
+/// Says what a candidate came to.
+fn counted(of: &Counts) -> Value {
+    let differed: serde_json::Map<String, Value> =
+        of.differed.iter().map(|(kind, count)| (kind.as_str().to_owned(), json!(count))).collect();
+    json!({
+        "policy": of.policy,
+        "of": of.of,
+        "asked": of.asked,
+        "same": of.same,
+        "different": of.asked.saturating_sub(of.same),
+        "by": differed,
+        "failed": of.failed,
+    })
 }

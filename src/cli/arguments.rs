@@ -70,6 +70,11 @@ pub(super) fn command() -> Command {
                 .subcommand_required(true)
                 .subcommand(Command::new("list").about(
                     "Lists the policies as they load now, with mode, digest and what they cover, and which set each running server has",
+                ).arg(
+                    Arg::new(super::policies::COUNTS)
+                        .long(super::policies::COUNTS)
+                        .action(ArgAction::SetTrue)
+                        .help("Ask the running servers how often their candidates differed from the policies they are for"),
                 ))
                 .subcommand(Command::new("reload").about(
                     "Has every running server of the state directory read its policies again; fails if one does not take them",

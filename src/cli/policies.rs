@@ -14,10 +14,14 @@ use crate::policy::PolicyInfo;
 /// The digits of a digest that a line shows.
 const DIGEST_CHARS: usize = 16;
 
+/// Shows what candidates came to.
+pub(super) const COUNTS: &str = "counts";
+
 /// Runs `policy …`.
 pub(super) async fn run(matches: &ArgMatches, app: &App, format: Format) -> ExitCode {
     match matches.subcommand_name() {
         Some("reload") => reload(app, format).await,
+        Some("list") if counts(matches) => told_counts(app, format).await,
         _ => list(app, format).await,
     }
 }
@@ -57,10 +61,64 @@ async fn list(app: &App, format: Format) -> ExitCode {
     }
 }
 
+fn counts(matches: &ArgMatches) -> bool {
+    matches.subcommand().is_some_and(|(_, of)| of.get_flag(COUNTS))
+}
+
+/// Says of every running server how its candidates answer.
+async fn told_counts(app: &App, format: Format) -> ExitCode {
+    let answered = match app.ask_policies().await {
+        Ok(answered) => answered,
+        Err(failure) => return complain(&failure, format),
+    };
+    let all = answered.iter().all(|one| one.answer.is_ok());
+    if format == Format::Json {
+        let servers: Vec<Value> = answered.iter().map(answer).collect();
+        render::json(&json!({"ok": all, "servers": servers}).to_string());
+        return if all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    for one in &answered {
+        match &one.answer {
+            Ok(said) => {
+                line(&standing(&ServerSeen { pid: one.pid, standing: said.clone() }));
+                let candidates = said.get("candidates").and_then(Value::as_array);
+                candidates.into_iter().flatten().for_each(|candidate| line(&counted_line(candidate)));
+            }
+            Err(why) => say(&format!("error: server {}: {why}", one.pid)),
+        }
+    }
+    if answered.is_empty() {
+        line("no server runs on this state directory");
+    }
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn counted_line(candidate: &Value) -> String {
+    let text = |key: &str| candidate.get(key).and_then(Value::as_str).unwrap_or_default();
+    let number = |of: &Value, key: &str| of.get(key).and_then(Value::as_u64).unwrap_or_default();
+    let kinds = candidate.get("by").and_then(Value::as_object);
+    let kinds: Vec<String> = kinds
+        .into_iter()
+        .flatten()
+        .filter_map(|(kind, count)| count.as_u64().filter(|count| *count > 0).map(|count| format!("{kind} {count}")))
+        .collect();
+    let by = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+    format!(
+        "  {} for `{}`: asked {}, same {}, different {}{by}, failed {}",
+        text("policy"),
+        text("of"),
+        number(candidate, "asked"),
+        number(candidate, "same"),
+        number(candidate, "different"),
+        number(candidate, "failed")
+    )
+}
+
 fn policy(info: &PolicyInfo) -> Value {
     json!({
         "name": info.name,
         "mode": info.mode.as_str(),
+        "of": info.of,
         "version": info.description.version,
         "componentSha256": info.component_sha256,
         "settingsSha256": info.settings_sha256,

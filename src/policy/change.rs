@@ -32,6 +32,8 @@ pub enum Changed {
     Presence,
     /// Whether its word counts.
     Mode,
+    /// The policy that a candidate is for.
+    Of,
     /// The component; the words are digests.
     Component,
     /// The settings; the words are digests.
@@ -50,6 +52,7 @@ impl Changed {
         match self {
             Self::Presence => "presence",
             Self::Mode => "mode",
+            Self::Of => "of",
             Self::Component => "component",
             Self::Settings => "settings",
             Self::Limits => "limits",
@@ -76,6 +79,7 @@ pub(super) fn changes(before: &Set, after: &Set) -> Vec<Change> {
         match (before.get(name), after.get(name)) {
             (Some(was), Some(is)) => {
                 add(Changed::Mode, mode(was), mode(is), was.mode == Mode::Enforce);
+                add(Changed::Of, was.of.clone(), is.of.clone(), false);
                 let digests = |policy: &PolicyInfo| Some(policy.component_sha256.clone());
                 add(Changed::Component, digests(was), digests(is), false);
                 let settings = |policy: &PolicyInfo| Some(policy.settings_sha256.clone());

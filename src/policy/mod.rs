@@ -6,6 +6,7 @@
 
 mod answer;
 mod change;
+mod counts;
 mod evaluator;
 mod holder;
 mod merge;
@@ -22,6 +23,7 @@ pub use answer::{
     BUCKET_FILL_MS_MAX, BUCKETS_MAX, CHARGES_MAX, OBLIGATIONS_MAX, TEXT_BYTES_MAX, WARNINGS_MAX, WORD_BYTES_MAX,
 };
 pub use change::{Change, Changed};
+pub use counts::Counts;
 pub use evaluator::{ConfigureError, Configured, Description, Evaluation, Evaluator, Loaded, Loader, Problem, Request};
 pub use holder::{Holder, Prepared, Reloaded};
 pub use merge::NOT_FOUND;

@@ -98,6 +98,7 @@ fn spec(name: &str, mode: Mode) -> Spec {
         sections: vec![],
         limits: Limits::default(),
         sees_text: false,
+        of: None,
     }
 }
 
@@ -346,6 +347,7 @@ fn a_generation_is_named_by_all_that_can_change_a_decision() {
     let section = Section { pattern: "x".into(), settings: "{}".into() };
     for changed in [
         Spec { mode: SHADOW, ..a.clone() },
+        candidate("a", "b"),
         Spec { settings: "{\"a\":1}".into(), ..a.clone() },
         Spec { sections: vec![section], ..a.clone() },
         Spec { limits: Limits { fuel: FUEL_MIN, ..Limits::default() }, ..a.clone() },
@@ -495,6 +497,125 @@ fn without_a_set_everything_is_refused_until_there_is_one() {
         .serve();
     assert_eq!((reloaded.from, reloaded.to.number), (None, 2));
     assert!(holder.current().is_ok());
+}
+
+fn candidate(name: &str, of: &str) -> Spec {
+    Spec { of: Some(of.into()), ..spec(name, Mode::Candidate) }
+}
+
+#[test]
+fn a_candidate_names_one_policy_that_is_none_and_has_no_rival() {
+    let fakes = || Fakes(["a", "b", "c", "d"].map(|name| (name.to_owned(), fake(Verdict::Pass))).into());
+    let check = |specs: &[Spec], expected: &[(&str, &str)]| {
+        let faults = Set::load(&fakes(), specs, 1).err().map_or(Vec::new(), |error| error.faults);
+        let found: Vec<_> = faults.iter().map(|fault| (fault.policy.as_str(), fault.path.as_str())).collect();
+        let said = faults.iter().zip(expected).all(|(fault, (_, says))| fault.message.contains(says));
+        let policies: Vec<_> = expected.iter().map(|(policy, _)| *policy).collect();
+        assert!(said && found.iter().map(|(policy, _)| *policy).eq(policies), "{faults:?}");
+        assert!(found.iter().all(|(_, path)| *path == "of"), "{faults:?}");
+    };
+    let a = spec("a", ENFORCE);
+    check(&[a.clone(), candidate("b", "a")], &[]);
+    check(&[spec("a", SHADOW), candidate("b", "a")], &[]);
+    check(&[a.clone(), candidate("b", "x")], &[("b", "no policy `x`")]);
+    check(&[a.clone(), candidate("b", "b")], &[("b", "a candidate itself")]);
+    check(&[a.clone(), candidate("b", "a"), candidate("c", "b")], &[("c", "a candidate itself")]);
+    check(&[a.clone(), candidate("b", "a"), candidate("c", "a")], &[("c", "`b` is a candidate of `a` already")]);
+    check(&[a.clone(), spec("b", Mode::Candidate)], &[("b", "names the policy")]);
+    check(&[a.clone(), Spec { of: Some("a".into()), ..spec("b", SHADOW) }], &[("b", "only a policy of mode")]);
+}
+
+#[test]
+fn a_candidate_changes_nothing_and_is_compared_and_counted() {
+    use crate::model::Difference;
+    let limited = |rows: u64| fake(Verdict::Pass).with(|d| d.obligations = vec![Obligation::MaxRows(rows)]);
+    let costs = |cost: u32| {
+        fake(Verdict::Pass).with_bucket("b").with(|d| d.charges = vec![Charge { bucket: "b".into(), cost }])
+    };
+    let elsewhere = fake(Verdict::Pass).describing(|d| (d.covers, d.concerns) = (vec![], vec!["doctor".into()]));
+    let check = |live: Fake, candidate_says: Fake, expected: &[Difference]| {
+        let fakes = || {
+            Fakes(vec![
+                ("live".into(), live.clone()),
+                ("next".into(), candidate_says.clone()),
+                ("other".into(), fake(Verdict::Pass)),
+            ])
+        };
+        let others = [spec("live", ENFORCE), spec("other", ENFORCE)];
+        let alone = Set::load(&fakes(), &others, 1).unwrap().decide(&context(Phase::Before), &[]);
+        let specs = [&others[..], &[candidate("next", "live")]].concat();
+        let set = Set::load(&fakes(), &specs, 1).unwrap();
+        let decision = set.decide(&context(Phase::Before), &[]);
+        assert_eq!(
+            (&decision.refusal, &decision.obligations, &decision.charges, &decision.warnings),
+            (&alone.refusal, &alone.obligations, &alone.charges, &alone.warnings)
+        );
+        let report = &decision.reports[1];
+        assert_eq!((report.of.as_deref(), &report.differs[..]), (Some("live"), expected));
+        set.count(&decision);
+        let counts = &set.counts()[0];
+        let asked = u64::from(!matches!(report.said, Said::NotConcerned));
+        let same = u64::from(expected.is_empty()) * asked;
+        assert_eq!((counts.policy.as_str(), counts.of.as_str()), ("next", "live"));
+        assert_eq!((counts.asked, counts.same), (asked.max(u64::from(!expected.is_empty())), same));
+        let differed = counts.differed.iter().filter(|(_, count)| *count > 0).map(|(kind, _)| *kind);
+        assert_eq!(differed.collect::<Vec<_>>(), expected);
+        assert_eq!(decision.would.is_some(), !expected.is_empty(), "{:?}", decision.would);
+        decision.would
+    };
+    check(limited(5), limited(5), &[]);
+    let would = check(limited(5), limited(3), &[Difference::Obligations]).unwrap();
+    assert_eq!(would.obligations.max_rows, Some(Limit { value: 3, set_by: "live".into() }));
+    check(costs(1), costs(2), &[Difference::Charges]);
+    let would = check(limited(5), fake(deny("no")), &[Difference::Verdict, Difference::Obligations]).unwrap();
+    assert_eq!(would.refusal.unwrap().policy, Some(("live".into(), "no".into())));
+    check(fake(deny("no")), fake(deny("rate_limited")), &[Difference::Code]);
+    let would = check(fake(deny("no")), fake(Verdict::Pass), &[Difference::Verdict]).unwrap();
+    assert_eq!(would.refusal, None);
+    let would = check(limited(5), failing(Code::PolicyTimeout), &[Difference::Verdict]).unwrap();
+    assert_eq!(would.refusal.unwrap().code, Code::PolicyTimeout);
+    check(limited(5), elsewhere, &[Difference::Verdict]);
+}
+
+#[test]
+fn a_candidate_gives_no_coverage_and_is_shown_full_buckets() {
+    struct Sees(AtomicUsize);
+    impl Evaluator for Sees {
+        fn evaluate(&self, request: &Request<'_>) -> Evaluation {
+            let left: u32 = request.balances.iter().map(|balance| balance.remaining).sum();
+            self.0.store(left as usize, Ordering::SeqCst);
+            fake(Verdict::Pass).evaluate(request)
+        }
+    }
+    struct One(Arc<Sees>, Fake);
+    impl Loaded for One {
+        fn description(&self) -> &Description {
+            self.1.description()
+        }
+        fn configure(&self, _settings: &str) -> Result<Configured, ConfigureError> {
+            Ok(Configured { buckets: self.1.buckets.clone(), evaluator: Arc::clone(&self.0) as Arc<dyn Evaluator> })
+        }
+    }
+    struct Both(Arc<Sees>);
+    impl Loader for Both {
+        fn load(&self, spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+            let live = fake(Verdict::Abstain).with_bucket("b");
+            match spec.mode {
+                Mode::Candidate => Ok(Box::new(One(Arc::clone(&self.0), fake(Verdict::Pass).with_bucket("b")))),
+                Mode::Enforce | Mode::Shadow => Ok(Box::new(live)),
+            }
+        }
+    }
+    let sees = Arc::new(Sees(AtomicUsize::new(0)));
+    let set = Set::load(&Both(Arc::clone(&sees)), &[spec("a", ENFORCE), candidate("next", "a")], 1).unwrap();
+    let context = context(Phase::Before);
+    let kept: Vec<_> = set.buckets(&context).into_iter().map(|(policy, _)| policy).collect();
+    assert_eq!(kept, ["a"], "none are kept for a candidate");
+    let spent = Balance { policy: "a".into(), bucket: "b".into(), remaining: 0 };
+    let decision = set.decide(&context, &[spent]);
+    assert_eq!(decision.refusal.unwrap().code, Code::Uncovered);
+    assert_eq!(decision.would.unwrap().refusal, None);
+    assert_eq!(sees.0.load(Ordering::SeqCst), 10);
 }
 
 #[test]

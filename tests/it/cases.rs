@@ -71,6 +71,7 @@ fn check(name: &str) {
                 sections: Vec::new(),
                 limits: Limits::default(),
                 sees_text: false,
+                of: None,
             };
             Set::load(&host, &[spec], 1).unwrap_or_else(|error| panic!("{title}: {error}"))
         });

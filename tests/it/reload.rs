@@ -315,6 +315,50 @@ fn a_thousand_requests_during_reloads_are_each_decided_by_one_whole_set() {
     assert!(words.len() > 1, "no reload took place meanwhile");
 }
 
+#[test]
+fn a_candidate_changes_nothing_and_what_it_would_change_is_told_and_counted() {
+    let home = home_with_policy_file();
+    let candidate = |settings: &str| {
+        let of = "source = \"quota\"\nname = \"quota-next\"\nmode = \"candidate\"\nof = \"quota\"\n";
+        format!("[[policy]]\n{of}settings = {settings}\n")
+    };
+    // One that loops is stopped by its own fuel.
+    let looping = Guest::from_file("loop_evaluate").component();
+    fs::write(home.path().join("looping.wasm"), looping).unwrap();
+    let loops = "[[policy]]\nsource = \"./looping.wasm\"\nmode = \"candidate\"\nof = \"row-limit\"\n";
+    put(&home, &format!("{}{}{loops}", policies_with("", ""), candidate("{ max_live = 1 }")));
+    let mut server = Stdio::start(&home);
+    for _ in 0..2 {
+        assert_eq!(code(&server.call("create_database", &json!({}))), "ok");
+    }
+    let told = server.call("explain_policy", &json!({"operation": "create_database"}));
+    let told = &told["result"];
+    let word = told["policies"].as_array().unwrap().iter().find(|word| word["policy"] == "quota-next").unwrap();
+    assert_eq!((&word["mode"], &word["of"]), (&json!("candidate"), &json!("quota")), "{word:#}");
+    assert_eq!((&told["allowed"], &told["would"]["allowed"]), (&json!(true), &json!(false)), "{told:#}");
+
+    let output = home.run(&["policy", "list", "--counts", "--format", "json"]);
+    let counts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let candidates = counts["servers"][0]["candidates"].as_array().unwrap().clone();
+    let of = |name: &str| candidates.iter().find(|one| one["policy"] == name).unwrap().clone();
+    // Two creations, and the explanation itself only if it concerns it: explaining another call counts nothing.
+    assert!(of("quota-next")["different"].as_u64() >= Some(2), "{counts:#}");
+    assert!(of("looping")["failed"].as_u64() >= Some(2), "{counts:#}");
+    let text = String::from_utf8(home.run(&["policy", "list", "--counts"]).stdout).unwrap();
+    assert!(text.contains("quota-next for `quota`: asked "), "{text}");
+    assert!(server.finish().success());
+
+    let output = home.run(&["audit", "tail", "--lines", "100000", "--operation", "create_database"]);
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let closed = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let decided: Vec<Value> = closed.filter(|line| line["kind"] == "close").map(|l| l["decision"].clone()).collect();
+    let [_, second] = &decided[..] else { panic!("{decided:#?}") };
+    assert_eq!((&second["verdict"], &second["would"]["verdict"]), (&json!("allowed"), &json!("refused")), "{second:#}");
+    let policies = second["policies"].as_array().unwrap();
+    let next = policies.iter().find(|word| word["policy"] == "quota-next").unwrap();
+    assert!(next["of"] == "quota" && next["differs"].as_array().is_some_and(|kinds| !kinds.is_empty()), "{next:#}");
+}
+
 /// Expects that a call was answered, under two policies of one generation.
 fn check_whole(server: &mut Stdio, id: u64) {
     let reply = server.answer(id)["result"]["structuredContent"].clone();
