@@ -16,7 +16,7 @@
     Bundled {
         name: "host-command",
         component: include_bytes!("host-command/host-command.wasm"),
-        sha256: "6e6e84288b73ba8a783c9b7364d352e5673397a3c7cda1be75aacf1c7c6aa738",
+        sha256: "c24da301536eb2b7846f37500aa39fb46302de3deaaccfda6706bf01ee1eb313",
         default_settings: include_str!("host-command/default.json"),
     },
     Bundled {
@@ -28,7 +28,7 @@
     Bundled {
         name: "quota",
         component: include_bytes!("quota/quota.wasm"),
-        sha256: "61b6983549b8c6aab2d90f4bd6b80f24afa851b2bca9ece4d45addaa36535227",
+        sha256: "8081dceced793241ee26e689f97b2e56e44efdca47474915b5256b1733229f93",
         default_settings: include_str!("quota/default.json"),
     },
     Bundled {
@@ -52,7 +52,7 @@
     Bundled {
         name: "statement-guard",
         component: include_bytes!("statement-guard/statement-guard.wasm"),
-        sha256: "97a84e16bd198ce72baf5c52221b46c4e7102568054c46248301fb24b8a27ce8",
+        sha256: "3122e66bf7c6ad35ed45842e512841952b2e84d5c1ccb70cd960909f5780e27d",
         default_settings: include_str!("statement-guard/default.json"),
     },
 ]

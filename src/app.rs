@@ -385,6 +385,7 @@ impl App {
             operation: reason.as_str(),
             now: grant.now,
             trace: None,
+            frees: true,
         };
         let ticket = self.audit.open(opening)?;
         let outcome = work(permit).await;

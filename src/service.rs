@@ -22,7 +22,7 @@ use self::facts::Facts;
 use self::running::Running;
 use self::trail::Trail;
 use crate::admission::{self, Account, Book, Consents, Gate};
-use crate::audit::{Audit, AuditError, Opening, Ticket};
+use crate::audit::{Audit, Opening};
 use crate::command::Commands;
 use crate::model::{
     Code, Console, Context, Decision, Failure, Health, Impact, Principal, Progress, RequestId, Tasks, Timestamp,
@@ -121,9 +121,9 @@ impl Service {
 
     async fn answer(self: &Arc<Self>, id: RequestId, request: Request, trace: Option<TraceIds>) -> Envelope {
         let trail = Trail::begin(id, Timestamp::now());
-        let opening =
-            Opening { id, principal: &request.principal, operation: &request.operation, now: trail.now, trace };
-        let ticket = match self.open(opening) {
+        let (principal, operation) = (&request.principal, request.operation.as_str());
+        let opening = Opening { id, principal, operation, now: trail.now, trace, frees: frees_room(operation) };
+        let ticket = match self.audit.open(opening) {
             Ok(ticket) => ticket,
             Err(error) => return Envelope::failed(id, &error.into(), None),
         };
@@ -138,19 +138,6 @@ impl Service {
         trail.record(&outcome);
         let closed = self.audit.close(ticket, trail.closing(&outcome));
         trail.reply(outcome, closed, request.principal.transport)
-    }
-
-    /// Opens the audit entry. Where the log's disk is full, what is kept back of it is given up for a call that makes room:
-    /// nothing could be removed otherwise.
-    fn open(&self, opening: Opening<'_>) -> Result<Ticket, AuditError> {
-        let removes = || operation::find(opening.operation).is_ok_and(|entry| entry.spec.impact == Impact::Destroys);
-        match self.audit.open(opening) {
-            Err(error) if error.is_for_want_of_room() && removes() && self.core.give_up_ballast() => {
-                tracing::warn!(%error, "the disk is full: what was kept back of it is given up for a removal");
-                self.audit.open(opening)
-            }
-            opened => opened,
-        }
     }
 
     async fn attempt(self: &Arc<Self>, request: &Request, trail: &Trail) -> Result<Done<Value>, Failure> {
@@ -187,9 +174,9 @@ impl Service {
         let outcome = ready.run(&self.call_for(request, context, script)).await;
         trail.came_to(receipt.others());
         if outcome.is_err() {
-            // Only if it was refused before anything was done for it.
+            // Charges only if it was refused before anything was done for it, approvals also if it only looked.
             admission::refund(&receipt, &*self.book, trail.now)?;
-            if admission::was_refused(&receipt) {
+            if admission::made_nothing(&receipt) {
                 agreed.give_back().await;
             }
         }
@@ -262,4 +249,10 @@ impl Service {
             tasks: request.tasks.clone(),
         }
     }
+}
+
+/// Returns whether an operation makes room on a full disk, or shows how.
+fn frees_room(operation: &str) -> bool {
+    let removes = operation::find(operation).is_ok_and(|entry| entry.spec.impact == Impact::Destroys);
+    removes || [DIAGNOSIS, "list_databases", "list_templates"].contains(&operation)
 }

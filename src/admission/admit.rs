@@ -156,9 +156,9 @@ pub fn foresee<T: Admissible>(
     Ok((input, grant(context, decision)))
 }
 
-/// Returns whether a call was refused before anything was done for it.
-pub fn was_refused(receipt: &Receipt) -> bool {
-    receipt.course.refused()
+/// Returns whether a call failed before anything was made for it: then what people agreed to was not used.
+pub fn made_nothing(receipt: &Receipt) -> bool {
+    receipt.course.made_nothing()
 }
 
 /// Gives back what a call was charged, if it was refused before anything was done for it: its permit's

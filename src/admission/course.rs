@@ -10,6 +10,8 @@ use crate::model::{Failure, SandboxId};
 const UNSAID: u8 = 0;
 const REFUSED: u8 = 1;
 const ACTED: u8 = 2;
+/// Something was asked of another server, and nothing is made yet.
+const LOOKED: u8 = 3;
 /// The most further sandboxes that are kept of one call: as many as the audit names. Most are about one or two.
 const OTHERS_MAX: usize = 100;
 
@@ -39,6 +41,12 @@ impl Course {
         looked
     }
 
+    /// Says that another server is asked from here on, and nothing is made yet: what that costs stays charged, and what
+    /// people have agreed to is still to be done.
+    pub fn looks(&self) {
+        self.0.said.compare_exchange(UNSAID, LOOKED, Ordering::SeqCst, Ordering::SeqCst).ok();
+    }
+
     /// Says that something is done for the call from here on, whatever it fails with later.
     pub fn acts(&self) {
         self.0.said.store(ACTED, Ordering::SeqCst);
@@ -61,6 +69,11 @@ impl Course {
     /// Returns whether the call was refused before anything was done for it.
     pub(super) fn refused(&self) -> bool {
         self.0.said.load(Ordering::SeqCst) == REFUSED
+    }
+
+    /// Returns whether nothing was made for the call, if something was looked at.
+    pub(super) fn made_nothing(&self) -> bool {
+        matches!(self.0.said.load(Ordering::SeqCst), REFUSED | LOOKED)
     }
 }
 
@@ -85,6 +98,20 @@ mod tests {
         assert!(!course.refused(), "it has acted after all");
         assert_eq!(course.refusing(failure()), failure());
         assert!(!course.refused(), "it had acted before");
+    }
+
+    #[test]
+    fn what_was_only_looked_at_is_charged_and_made_nothing() {
+        assert!(!Course::default().made_nothing(), "nobody has said so");
+        let course = Course::default();
+        course.looks();
+        assert!(course.made_nothing() && !course.refused());
+        assert_eq!(course.refusing(failure()), failure());
+        assert!(course.made_nothing() && !course.refused(), "a refusal after the look gives no charges back");
+        course.acts();
+        assert!(!course.made_nothing());
+        course.looks();
+        assert!(!course.made_nothing(), "it had acted before");
     }
 
     #[test]

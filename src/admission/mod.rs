@@ -13,8 +13,8 @@ mod gate;
 mod permit;
 
 pub use admit::{
-    Admissible, Admitted, AppliedLimit, Consents, Demand, NoConsents, Receipt, admit, foresee, limits, refund,
-    was_refused,
+    Admissible, Admitted, AppliedLimit, Consents, Demand, NoConsents, Receipt, admit, foresee, limits, made_nothing,
+    refund,
 };
 pub use book::{ACCOUNT_KEYS_MAX, Account, Book, BookError, Entries, MemoryBook};
 pub use course::Course;

@@ -149,6 +149,7 @@ impl Reloader {
             operation: grant.operation,
             now: grant.now,
             trace: None,
+            frees: false,
         };
         let file = self.policies.source.file().map(|file| file.to_string_lossy().into_owned());
         let changes: Vec<ReloadChange<'_>> = changes.iter().map(change).collect();

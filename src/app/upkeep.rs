@@ -33,6 +33,7 @@ impl UpkeepAudit for AuditedUpkeep {
             operation: grant.operation,
             now: grant.now,
             trace: None,
+            frees: true,
         };
         let ticket = self.audit.open(opening)?;
         self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(grant.request_id, ticket);

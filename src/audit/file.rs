@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::chain::Link;
+use super::room;
 use crate::model::fault;
 
 /// The longest line that is read, in bytes; records are cut to a few hundred KiB when written.
@@ -35,6 +36,8 @@ pub(super) struct ChainedFile {
     identity: (u64, u64),
     /// The line being added; kept for its room.
     line: Vec<u8>,
+    /// Where the room ends that is set aside behind the end.
+    reserved: u64,
     broken: bool,
     #[cfg(test)]
     pub(super) fail_writes: u32,
@@ -58,6 +61,19 @@ impl ChainedFile {
         let file = private().read(true).append(true).create_new(true).open(path)?;
         lock(&file)?;
         Self::new(file, path, 0, Link::start(&file_name(path)))
+    }
+
+    /// Makes the file of the room that lies ready in its directory, for a disk that has no other.
+    pub(super) fn from_spare(path: &Path) -> io::Result<Self> {
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let file = room::spare(dir)?;
+        if !try_lock(&file)? {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "another process has what lay ready for a segment"));
+        }
+        fs::rename(dir.join(room::SPARE), path)?;
+        let made = Self::new(file, path, 0, Link::start(&file_name(path)))?;
+        // Whose lock came after that of another, who has it under its new name, has renamed another file.
+        if made.is_in_place() { Ok(made) } else { Err(corrupt("what lay ready for a segment was exchanged")) }
     }
 
     /// Opens the file, making it if it is not there, and takes its lock if nobody has it. Finds the end by
@@ -110,6 +126,7 @@ impl ChainedFile {
             link,
             identity: (found.dev(), found.ino()),
             line: Vec::new(),
+            reserved: 0,
             broken: false,
             #[cfg(test)]
             fail_writes: 0,
@@ -130,11 +147,24 @@ impl ChainedFile {
         if let Err(fault) = written {
             // What was written of the line must not stand before the next one.
             self.broken = self.file.set_len(self.bytes).is_err();
+            self.reserved = 0;
             return Err(fault);
         }
         self.bytes += bytes;
         self.link = next;
         Ok(())
+    }
+
+    /// Sees that room is set aside behind the end, if the disk has it.
+    pub(super) fn reserve(&mut self) {
+        if self.reserved.saturating_sub(self.bytes) < room::RESERVED_BYTES_MIN {
+            self.reserved = room::reserve(&self.file, self.bytes).unwrap_or(self.reserved);
+        }
+    }
+
+    /// Gives back what is set aside.
+    pub(super) fn release(&self) -> io::Result<()> {
+        room::release(&self.file, self.bytes)
     }
 
     #[cfg(not(test))]

@@ -19,6 +19,7 @@ use super::manifest::{self, Entry};
 use super::record::{CloseEntry, Ending, OpenEntry, json};
 use super::recover::{self, Recovery};
 use super::reload::Reload;
+use super::room;
 use super::segment::Segment;
 use super::{AuditError, AuditSettings, Sync};
 use crate::model::{
@@ -88,6 +89,8 @@ pub struct Opening<'a> {
     pub now: Timestamp,
     /// Where the request stands in a trace, if in any.
     pub trace: Option<TraceIds>,
+    /// Whether it helps where the disk is full: such is taken in as long as a line can be written at all.
+    pub frees: bool,
 }
 
 /// What is known after the work.
@@ -201,7 +204,8 @@ impl Audit {
     /// Writes the line before the work.
     ///
     /// # Errors
-    /// Fails if the line, or a closing line that still waits, cannot be written: the request must be refused.
+    /// Fails if the line, or a closing line that still waits, cannot be written, or if what room there is is kept for what
+    /// frees some: the request must be refused.
     pub fn open(self: &Arc<Self>, opening: Opening<'_>) -> Result<Ticket, AuditError> {
         self.open_entry(opening, None)
     }
@@ -215,9 +219,13 @@ impl Audit {
     }
 
     fn open_entry(self: &Arc<Self>, opening: Opening<'_>, reload: Option<&Reload<'_>>) -> Result<Ticket, AuditError> {
-        let Opening { id, principal, operation, now, trace } = opening;
+        let Opening { id, principal, operation, now, trace, frees } = opening;
         let entry = json(&OpenEntry::new(id, now, trace, principal, operation).reload(reload));
         fault::reach("audit.open").map_err(|injected| self.unavailable(injected.into()))?;
+        let dir = &self.shared.settings.dir;
+        if !frees && let Some(left) = room::nearly_none(dir) {
+            return Err(AuditError::NearlyFull { dir: dir.clone(), left });
+        }
         let mut state = self.shared.state();
         let written =
             state.drain_pending(&self.shared.settings).and_then(|()| state.write(&self.shared.settings, &entry));
@@ -351,6 +359,7 @@ impl State {
         }
         let Some(segment) = &mut self.segment else { return Err(io::ErrorKind::NotFound.into()) };
         segment.file.append(entry)?;
+        segment.file.reserve();
         self.unsynced = true;
         Ok(())
     }
@@ -457,7 +466,14 @@ mod tests {
             identity: Identity::Certain,
         };
         let now = Timestamp::now();
-        audit.open(Opening { id: RequestId::fresh(), principal: &principal, operation: "doctor", now, trace: None })
+        audit.open(Opening {
+            id: RequestId::fresh(),
+            principal: &principal,
+            operation: "doctor",
+            now,
+            trace: None,
+            frees: false,
+        })
     }
 
     fn close(audit: &Audit, ticket: Ticket) -> Result<(), AuditError> {

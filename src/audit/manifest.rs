@@ -64,6 +64,7 @@ pub(super) fn add<T>(dir: &Path, entry: &Entry, first: impl FnOnce() -> io::Resu
     let value = first()?;
     fault::reach("audit.manifest.append")?;
     manifest.append(&json(entry))?;
+    manifest.reserve();
     if let Err(fault) = manifest.sync() {
         // It is written all the same: what verifies today verifies unless the machine goes down.
         tracing::warn!(%fault, "the disk did not take the audit log's manifest");

@@ -14,6 +14,7 @@ mod manifest;
 mod record;
 mod recover;
 mod reload;
+mod room;
 mod segment;
 mod tail;
 mod verify;
@@ -70,6 +71,17 @@ pub enum AuditError {
         /// What the system said.
         source: io::Error,
     },
+    /// The request was not begun: the room that is left is for what frees some.
+    #[error(
+        "{left} bytes are free on the disk of the audit log in `{}`: only what frees some is taken in",
+        dir.display()
+    )]
+    NearlyFull {
+        /// The log's directory.
+        dir: PathBuf,
+        /// What is free, in bytes.
+        left: u64,
+    },
     /// The work was done, and its closing line waits to be written.
     #[error("the operation was carried out, but its closing line cannot be written to the audit log in `{}`: {source}", dir.display())]
     Unclosed {
@@ -80,19 +92,18 @@ pub enum AuditError {
     },
 }
 
-impl AuditError {
-    /// Returns whether the log's disk has no room.
-    pub fn is_for_want_of_room(&self) -> bool {
-        let (Self::Unavailable { source, .. } | Self::Unclosed { source, .. }) = self;
-        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-    }
-}
-
 impl From<AuditError> for Failure {
     fn from(error: AuditError) -> Self {
-        let (AuditError::Unavailable { dir, source } | AuditError::Unclosed { dir, source }) = &error;
+        let (dir, source) = match &error {
+            AuditError::Unavailable { dir, source } | AuditError::Unclosed { dir, source } => (dir, source),
+            AuditError::NearlyFull { .. } => {
+                return Self::new(Code::AuditUnavailable, error.to_string()).hint(
+                    "delete sandboxes or templates that are not needed, or have an operator free space on that disk",
+                );
+            }
+        };
         let is = |kinds: &[io::ErrorKind]| kinds.contains(&source.kind());
-        let hint = if error.is_for_want_of_room() {
+        let hint = if is(&[io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded]) {
             "free space on the disk of"
         } else if is(&[io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem]) {
             "check owner and mode of"

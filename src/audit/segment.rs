@@ -12,6 +12,7 @@ use super::chain::Link;
 use super::file::{ChainedFile, Scan};
 use super::manifest::{self, Entry, Length};
 use super::record::json;
+use super::room;
 use crate::model::{RequestId, Timestamp, fault};
 
 /// What all segments' names begin and end with.
@@ -97,8 +98,15 @@ impl Segment {
         // Made and locked while the manifest is, so that nobody takes it for a dead process' segment. A crash
         // before the listing leaves a file with nothing but its header, which is passed over.
         let listed = manifest::add(dir, &entry, || {
-            let mut file = ChainedFile::create(&path)?;
-            file.append(&header)?;
+            let begun = ChainedFile::create(&path).and_then(|file| headed(file, &header));
+            let file = match begun {
+                Err(fault) if fault.kind() == io::ErrorKind::StorageFull => {
+                    // What there is of it is written over.
+                    ChainedFile::from_spare(&path).and_then(|file| headed(file, &header)).map_err(|_| fault)?
+                }
+                begun => begun?,
+            };
+            room::keep_spare(dir);
             Ok(file)
         });
         if listed.is_err() {
@@ -116,9 +124,17 @@ impl Segment {
     /// Forces the segment to disk and says in the manifest that it is complete.
     pub(super) fn seal(&self) -> io::Result<()> {
         fault::reach("audit.segment.seal")?;
+        // It takes no more lines.
+        self.file.release()?;
         self.file.sync()?;
         manifest::add(&self.dir, &Entry::Seal(self.length()), || Ok(()))
     }
+}
+
+fn headed(mut file: ChainedFile, header: &str) -> io::Result<ChainedFile> {
+    file.append(header)?;
+    file.reserve();
+    Ok(file)
 }
 
 /// A segment whose process is gone.

@@ -112,6 +112,9 @@ fn error(error: &EnvelopeError) {
     if !error.allowed.is_empty() {
         say(&format!("allowed: {}", error.allowed.join(", ")));
     }
+    if let Some(policy) = &error.policy {
+        say(&format!("policy: {policy}"));
+    }
     // What a command wrote is like a result, whatever became of the command.
     let written = error.output.iter().flat_map(|output| [&output.stdout, &output.stderr]);
     written.filter(|text| !text.is_empty()).for_each(|text| line(text.trim_end_matches('\n')));

@@ -264,7 +264,7 @@ pub const KEYS: &[Key] = &[
         "sources[].url",
         Kind::Secret,
         "`urlFromEnv`",
-        "URL of the database, of a role that may read it and no more. `sslmode` up to `verify-full`, with `sslrootcert` for a CA of your own; `channel_binding`.",
+        "URL of the database, of a role that may read it and no more. `sslmode` up to `verify-full`, with `sslrootcert` for a CA of your own, or for a certificate that has signed itself; `channel_binding`.",
     ),
     key("sources[].urlFromEnv", Kind::Text, "`url`", "Name of the environment variable that holds the URL."),
     key(

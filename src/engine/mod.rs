@@ -257,7 +257,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Keeps a part of that disk back again, for a server that could not start otherwise.
     fn keep_ballast(&self) {}
 
-    /// Gives that part up if the disk is full. Returns whether that made room.
+    /// Gives that part up, if there is nothing else left of the disk. Returns whether that made room.
     fn give_up_ballast(&self) -> bool {
         false
     }

@@ -29,6 +29,9 @@ use crate::sandbox::{BUILT_IN_EXTENSION, Core, Profile};
 use crate::sql::{Installs, Script, Statement};
 use crate::telemetry::span;
 
+/// What to do where a JSON array was taken for the text of a Postgres array.
+const ARRAY_TEXT: &str = "a JSON array goes as JSON text; write a Postgres array as text, `\"{x,y}\"`, or take the JSON apart in SQL: \
+     `array(select jsonb_array_elements_text($1::jsonb))`";
 /// Told where statements gave something before one failed.
 const ROWS_BEFORE: &str = "what the statements before it gave is not told; with continueOnError=true it is, and what comes after is tried as well";
 /// What helps against a read that took too long.
@@ -431,6 +434,9 @@ impl<'a> Work<'a> {
                     if failure.code == Code::PermissionDenied && self.read_only && failure.hint.is_none() {
                         failure.hint = Some(denied_to_reader(self.input.demands.read_only_by.as_deref()));
                     }
+                    if failure.hint.is_none() && self.is_misread_array(&mut failure) {
+                        failure.hint = Some(ARRAY_TEXT.to_owned());
+                    }
                     failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
                     if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
                         if !results.result_sets.is_empty() && failure.hint.is_none() {
@@ -448,6 +454,12 @@ impl<'a> Work<'a> {
         }
         results.total_up();
         Ok(results)
+    }
+
+    /// Returns whether a value could not be read (invalid_text_representation) where one of those given is a JSON array.
+    fn is_misread_array(&self, failure: &mut Failure) -> bool {
+        failure.detail_mut().sqlstate.as_deref() == Some("22P02")
+            && self.input.params.iter().flatten().any(Value::is_array)
     }
 
     async fn run_one(

@@ -6,6 +6,7 @@
 //! owner has made to write, go on a managed server. New sandboxes over the quota are refused where they are reserved.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -112,17 +113,18 @@ impl Core {
     }
 
     /// Takes logins away where sandboxes hold more than they may, and gives them back where they no longer do. One
-    /// that fails is due again in the next round, whatever its limits say then, and holds up no other.
-    pub(super) async fn settle_logins(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
-        let mut after = None;
+    /// that fails is due again in the next round, whatever its limits say then, and holds up no other. Returns how many did.
+    pub(super) async fn settle_logins(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<usize, Failure> {
+        let (mut after, failed) = (None, AtomicUsize::new(0));
         let disk_full = refuse_without_room(profile).is_err();
         for _ in 0..PAGES_MAX {
             let page = profile.store.logins_due(after, PAGE, disk_full).await?;
             let Some(DueLogin { sandbox: last, .. }) = page.last() else { break };
             after = Some(After { time: last.created_at, id: last.id });
             futures_util::stream::iter(page)
-                .for_each_concurrent(REMOVALS_AT_ONCE, |DueLogin { sandbox, allowed }| async move {
+                .for_each_concurrent(REMOVALS_AT_ONCE, async |DueLogin { sandbox, allowed }| {
                     if let Err(failure) = self.settle_login(profile, &sandbox, allowed, steward).await {
+                        failed.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(
                             sandbox = %sandbox.id, allowed, %failure, audit = ?failure.audit,
                             "its login could not be changed now"
@@ -131,7 +133,8 @@ impl Core {
                 })
                 .await;
         }
-        profile.engine.end_kept_out().await.map_err(Failure::from)
+        profile.engine.end_kept_out().await?;
+        Ok(failed.into_inner())
     }
 
     async fn settle_login(

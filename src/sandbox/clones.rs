@@ -78,7 +78,7 @@ impl Core {
                 }
             }
             options.bytes_max = core.bytes_left(&profile, &grant).await?;
-            grant.course.acts();
+            grant.course.looks();
             options.guarded = core.guarded_from(&asked.source, &source).await?;
             let mut url = source.url.clone();
             if let Some(password) = &source.password {

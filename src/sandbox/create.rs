@@ -17,7 +17,7 @@ use crate::model::{
     Code, Failure, Impact, Origin, PlanId, Progress, SandboxId, SandboxKind, SandboxNames, Secret, fault,
 };
 use crate::secret::random_password;
-use crate::store::{Find, Reservation, ReserveError, Reserved, Source, State};
+use crate::store::{Find, Reservation, ReserveError, Reserved, Source, State, Whose};
 
 /// The longest that making a sandbox may take, waiting for disk and catalogue locks included.
 pub(super) const CREATE_DEADLINE: Duration = Duration::from_secs(120);
@@ -206,7 +206,11 @@ impl Core {
                 Err(
                     error @ (ReserveError::Quota(_) | ReserveError::IdempotencyConflict | ReserveError::NameTaken(_)),
                 ) => grant.course.refusing(Err(error.into())),
-                Err(error) => Err(error.into()),
+                // Whether it was written is not known.
+                Err(error) => {
+                    grant.course.acts();
+                    Err(error.into())
+                }
             };
         }
     }
@@ -266,7 +270,7 @@ impl Core {
                         let waits = Failure::new(Code::SandboxNotReady, "the first call has not come to its end");
                         return grant.course.refusing(Err(waits));
                     }
-                    self.recover_sandbox(profile, id, grant).await?;
+                    self.recover_sandbox(profile, Whose::Sandbox(id), grant).await?;
                     if cancel.run_until_cancelled(tokio::time::sleep(REPLAY_POLL)).await.is_none() {
                         return Err(Failure::new(Code::Cancelled, "the request was cancelled"));
                     }

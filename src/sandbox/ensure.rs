@@ -215,9 +215,11 @@ fn check_lack(chosen: Chosen, install: bool) -> Result<Chosen, Failure> {
     };
     let text = format!("{what}, which profile `{}` needs, is not installed on this machine", chosen.profile.name());
     let which = major.map_or_else(String::new, |major| format!("_{major}"));
+    let version = major.map_or_else(String::new, |major| format!("PGSANDBOX_POSTGRES_VERSION={major} "));
     let mut failure = Failure::new(code, text).hint(format!(
-        "call again with `installMissing: true`, where policies allow it, or name its programs with \
-         `PGSANDBOX_POSTGRES{which}_BIN_DIR`"
+        "call again with `installMissing: true`, once `allow` of the policy `host-command` names \
+         `[\"apt-get\", \"install\", \"--yes\", \"postgresql-*\"]`; or install it by hand with `{version}pgsandbox quickstart --yes`, or name \
+         its programs with `PGSANDBOX_POSTGRES{which}_BIN_DIR`"
     ));
     let detail = failure.detail_mut();
     detail.requested_version = major.map(|major| major.to_string());

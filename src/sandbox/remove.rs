@@ -284,7 +284,7 @@ impl Core {
             BeginDelete::Theirs(sandbox) => Ok(Removal::Theirs(sandbox)),
             BeginDelete::NotExpired(_) => Ok(Removal::NotExpired),
             // Whoever made it may have been killed.
-            BeginDelete::Creating(sandbox) if self.recover_sandbox(profile, id, grant).await? => {
+            BeginDelete::Creating(sandbox) if self.recover_sandbox(profile, Whose::Removed(id), grant).await? => {
                 Ok(Removal::Gone(sandbox))
             }
             BeginDelete::Creating(sandbox) => grant.course.refusing(Err(Failure::new(

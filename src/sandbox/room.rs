@@ -2,12 +2,30 @@
 //!
 //! What one of them could use up for everybody is refused, or freed, before the server stops for everybody.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::upkeep::Steward;
 use super::{Core, Profile};
 use crate::engine::{DISK_FULL_HINT, STARVED};
-use crate::model::{Code, Failure};
+use crate::model::{Code, Failure, fault};
 
 /// Where less than so much of the sandboxes' disk is free, nothing is written to it but what frees some.
 const DISK_BYTES_MIN: u64 = 64 << 20;
+/// How often a managed server's disk is looked at: one sandbox may fill what is left of it in seconds.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Returns when the disk of the profile's sandboxes is nearly full, if it was not before: `was_full` says which and is kept.
+pub(super) async fn filled_up(profile: &Profile, was_full: &mut bool) {
+    loop {
+        let is_full = refuse_without_room(profile).is_err();
+        if is_full && !std::mem::replace(was_full, is_full) {
+            return;
+        }
+        *was_full = is_full;
+        tokio::time::sleep(fault::every(LOOK_EVERY)).await;
+    }
+}
 
 /// Refuses what would fill the disk of the sandboxes, as long as it is nearly full.
 pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
@@ -20,10 +38,21 @@ pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
 }
 
 impl Core {
-    /// Gives up what is kept back of the disks that are full, for a call that makes room. Returns whether that made some.
-    pub fn give_up_ballast(&self) -> bool {
-        // Of every one, as it is not known which of them is meant.
-        self.profiles().iter().filter(|profile| profile.engine.give_up_ballast()).count() > 0
+    /// Keeps all out of a disk that is nearly full, and only then gives up what was kept back of it, or that would be filled as
+    /// well.
+    pub(super) async fn hold_the_disk(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
+        if refuse_without_room(profile).is_ok() {
+            return Ok(());
+        }
+        let settled = self.settle_logins(profile, steward).await;
+        if profile.engine.give_up_ballast() {
+            tracing::warn!(profile = profile.name(), "the disk is full: what was kept back of it is given up");
+        }
+        match settled {
+            Ok(0) => Ok(()),
+            // There was no room even to note it.
+            Ok(_) | Err(_) => self.settle_logins(profile, steward).await.map(drop),
+        }
     }
 
     /// Makes room on managed servers after a failure that says that one had none left for anybody.

@@ -13,10 +13,11 @@ use futures_util::StreamExt as _;
 
 use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
+use super::room::filled_up;
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Standing;
-use crate::model::{Failure, PlanId, RequestId, SandboxId, Timestamp, fault};
+use crate::model::{Failure, PlanId, RequestId, Timestamp, fault};
 use crate::store::{After, Claimed, ListQuery, Whose};
 
 /// How often upkeep comes round. Expired sandboxes refuse use at once; this is only how soon they are gone.
@@ -80,6 +81,7 @@ impl Core {
         let stopping = &self.inner().stopping;
         let mut round = 0u32;
         let mut is_first = true;
+        let mut was_full = false;
         loop {
             // A managed server that others started is looked after as well, but not before the first calls.
             let is_there = !profile.managed()
@@ -97,6 +99,7 @@ impl Core {
                 tokio::select! {
                     () = tokio::time::sleep(fault::every(INTERVAL)) => {}
                     () = self.inner().opened.notified() => {}
+                    () = filled_up(&profile, &mut was_full), if is_there => {}
                 }
             };
             if stopping.run_until_cancelled(pause).await.is_none() {
@@ -119,7 +122,7 @@ impl Core {
                 self.sweep(profile).await?;
                 self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
                 self.measure(profile).await?;
-                self.settle_logins(profile, &steward).await
+                self.settle_logins(profile, &steward).await.map(drop)
             };
             if let Err(failure) = settled.await {
                 tracing::debug!(profile = profile.name(), %failure, audit = ?failure.audit, "not everything could be settled");
@@ -140,11 +143,17 @@ impl Core {
     ) -> Result<Reaped, Failure> {
         self.open(profile).await?;
         let steward = Steward { authority: authority.clone(), audit: Arc::clone(audit) };
+        if let Err(failure) = self.hold_the_disk(profile, &steward).await {
+            // What is removed further on makes room as well.
+            tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "not all could be kept out of the disk");
+        }
         if round.is_multiple_of(ROUNDS_PER_SWEEP) {
             self.sweep(profile).await?;
             profile.store.tidy().await?;
             profile.engine.keep_ballast();
         }
+        // Also of those that were killed since the last round.
+        profile.engine.sweep_copies().await;
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;
         let reaped = self.reap_expired(profile, &steward).await?;
         self.measure(profile).await?;
@@ -217,15 +226,22 @@ impl Core {
     pub(super) async fn recover_sandbox(
         &self,
         profile: &Arc<Profile>,
-        id: SandboxId,
+        whose: Whose<'_>,
         grant: &Grant,
     ) -> Result<bool, Failure> {
-        let claimed = profile.store.claim(&self.running(), Whose::Sandbox(id), 1).await?;
+        let claimed = profile.store.claim(&self.running(), whose, 1).await?;
         let found = !claimed.is_empty();
         for claimed in claimed {
             grant.course.acts();
             let _running = self.enter(claimed.held.plan);
-            self.recover_one(profile, claimed, None).await?;
+            match whose {
+                Whose::Removed(_) => {
+                    self.carry_out_removal(profile, claimed.held, &claimed.sandbox, || {}).await?;
+                }
+                Whose::Sandbox(_) | Whose::Anybodys | Whose::Owners(..) => {
+                    self.recover_one(profile, claimed, None).await?;
+                }
+            }
         }
         Ok(found)
     }
@@ -236,9 +252,14 @@ impl Core {
         claimed: Claimed,
         steward: Option<&Steward>,
     ) -> Result<(), Failure> {
-        let Claimed { held, sandbox, attempts } = claimed;
-        tracing::info!(sandbox = %sandbox.id, attempts, "takes up an unfinished plan");
-        let work = self.carry_out_removal(profile, held, &sandbox, || {});
+        let (held, sandbox) = (claimed.held, claimed.sandbox.clone());
+        tracing::info!(sandbox = %sandbox.id, attempts = claimed.attempts, "takes up an unfinished plan");
+        let work = async {
+            if self.carry_reset_on(profile, &claimed).await? {
+                return Ok(());
+            }
+            self.carry_out_removal(profile, held, &sandbox, || {}).await
+        };
         match steward {
             None => work.await,
             Some(steward) => {

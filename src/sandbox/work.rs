@@ -42,6 +42,17 @@ pub(super) enum Broken {
     NotOurs,
 }
 
+impl Broken {
+    /// Returns whether it is of the server's state and not of what was to be done.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Deadline | Self::StepTimeout(_) => true,
+            Self::Engine(error) => Failure::from(error.clone()).retryable,
+            Self::Cancelled | Self::Store(_) | Self::Stopped(_) | Self::NotOurs => false,
+        }
+    }
+}
+
 impl From<StoreError> for Broken {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
@@ -83,7 +94,8 @@ impl Work {
     }
 
     /// Makes the sandbox. If that fails or is cancelled, everything begun is taken back before this returns, or
-    /// else by the next round of upkeep.
+    /// else by the next round of upkeep. One that is made anew, and that only what others do keeps from it, is let go of:
+    /// upkeep makes it anew.
     pub(super) async fn make(
         &self,
         progress: &dyn Progress,
@@ -102,7 +114,20 @@ impl Work {
         {
             return Ok(sandbox);
         }
-        let failure = Failure::from(broken);
+        if self.anew && broken.may_pass() {
+            self.let_go(&broken).await;
+            let name = &self.spec.names.database;
+            let mut failure = Failure::from(broken).hint(format!(
+                "sandbox `{name}` is kept and goes on to be made anew; `list_databases` shows when it is ready"
+            ));
+            failure.retryable = true;
+            return Err(failure);
+        }
+        let mut failure = Failure::from(broken);
+        if self.anew {
+            let name = &self.spec.names.database;
+            failure.hint = Some(format!("sandbox `{name}` could not be made anew and is removed; create another"));
+        }
         Err(match self.take_all_back(&failure.message, &acted).await {
             Ok(()) => failure,
             Err(left) => {

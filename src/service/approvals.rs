@@ -1,5 +1,5 @@
 //! What people have agreed to, for one request: their approvals are taken before it is let through, and given back where
-//! it is refused before anything was done for it.
+//! it fails before anything was made for it.
 
 use std::collections::BTreeSet;
 

@@ -30,6 +30,8 @@ pub enum Whose<'a> {
     Anybodys,
     /// One sandbox's.
     Sandbox(SandboxId),
+    /// One sandbox's that is to be removed, due or not.
+    Removed(SandboxId),
     /// Those of an owner's sandboxes, or only of those of one group owner beneath it.
     Owners(&'a str, Option<&'a str>),
 }
@@ -43,6 +45,8 @@ pub struct Claimed {
     pub sandbox: Sandbox,
     /// How often it failed.
     pub attempts: u32,
+    /// Whether it is being taken back.
+    pub undoing: bool,
 }
 
 /// What became of the wish to remove a sandbox.
@@ -421,7 +425,8 @@ impl Store {
     }
 
     /// Takes over plans that are due and that nobody works on: those let go of, those of dead servers, and those of
-    /// ours that are not among `running`; only those that are meant. The longest due first.
+    /// ours that are not among `running`; only those that are meant. The longest due first; one that is to be removed is
+    /// always due.
     ///
     /// # Errors
     /// Fails if the metadata cannot be written.
@@ -430,26 +435,28 @@ impl Store {
         let sql = format!(
             "with due as (
                  select p.id from pgsandbox.plans p join pgsandbox.sandboxes b on b.id = p.sandbox_id
-                 where b.prefix = $1 and p.state in ('running', 'undoing') and p.next_attempt_at <= now() and {} and {SOUND}
+                 where b.prefix = $1 and p.state in ('running', 'undoing') and {} and {SOUND}
+                   and (p.next_attempt_at <= now() or $8)
                    and ($5::uuid is null or p.sandbox_id = $5) and ($6::text is null or b.owner = $6)
                    and ($7::text is null or b.group_owner = $7)
                  order by p.next_attempt_at, p.created_at limit $4 for update of p skip locked),
              p as (update pgsandbox.plans p set holder = $2, epoch = p.epoch + 1, taken_at = now() from due where p.id = due.id
-                   returning p.id, p.sandbox_id, p.kind, p.epoch, p.attempts, p.created_at)
-             select {SANDBOX_COLUMNS}, p.id, p.kind, p.epoch, p.attempts
+                   returning p.id, p.sandbox_id, p.kind, p.epoch, p.attempts, p.state, p.created_at)
+             select {SANDBOX_COLUMNS}, p.id, p.kind, p.epoch, p.attempts, p.state = 'undoing'
              from p join pgsandbox.sandboxes b on b.id = p.sandbox_id order by p.created_at",
             free("$2", "$3")
         );
         let running: Vec<Uuid> = running.iter().map(|plan| (*plan).into()).collect();
         let (of, owner, group) = match whose {
             Whose::Anybodys => (None, None, None),
-            Whose::Sandbox(id) => (Some(Uuid::from(id)), None, None),
+            Whose::Sandbox(id) | Whose::Removed(id) => (Some(Uuid::from(id)), None, None),
             Whose::Owners(owner, group) => (None, Some(owner), group),
         };
+        let always = matches!(whose, Whose::Removed(_));
         let rows = self
             .session("claim")
             .await?
-            .query(&sql, &[&self.prefix, &me, &running, &limit, &of, &owner, &group])
+            .query(&sql, &[&self.prefix, &me, &running, &limit, &of, &owner, &group, &always])
             .await
             .map_err(self.typed("take over plans"))?;
         let mut claimed = Vec::with_capacity(rows.len());
@@ -459,7 +466,8 @@ impl Store {
                 (row.get(MORE), row.get(MORE + 1), row.get(MORE + 2), row.get(MORE + 3));
             let kind = PlanKind::parse(&kind)?;
             let held = Held { plan: plan.into(), sandbox: sandbox.id, kind, holder: me, epoch, begun: false };
-            claimed.push(Claimed { held, sandbox, attempts: u32::try_from(attempts).unwrap_or(0) });
+            let attempts = u32::try_from(attempts).unwrap_or(0);
+            claimed.push(Claimed { held, sandbox, attempts, undoing: row.get(MORE + 4) });
         }
         Ok(claimed)
     }

@@ -180,7 +180,14 @@ impl Parts {
         let trace = continue_trace(&span, None);
         let _within = span.enter();
         let opening_began = Instant::now();
-        let opening = Opening { id, principal: &self.principal, operation: "run_sql", now: Timestamp::now(), trace };
+        let opening = Opening {
+            id,
+            principal: &self.principal,
+            operation: "run_sql",
+            now: Timestamp::now(),
+            trace,
+            frees: false,
+        };
         let ticket = self.audit.open(opening).unwrap();
         let opened = opening_began.elapsed();
         let prepared = taken.arguments.time(|| operation::find("run_sql").unwrap().read(arguments).unwrap());

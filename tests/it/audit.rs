@@ -36,7 +36,14 @@ fn principal() -> Principal {
 fn open(audit: &Arc<Audit>) -> Result<Ticket, AuditError> {
     let now = Timestamp::from_unix_ms(1_800_000_000_000);
     let trace = Some(TraceIds { trace: 0xabc, span: 0x12 });
-    audit.open(Opening { id: RequestId::fresh(), principal: &principal(), operation: "run_sql", now, trace })
+    audit.open(Opening {
+        id: RequestId::fresh(),
+        principal: &principal(),
+        operation: "run_sql",
+        now,
+        trace,
+        frees: true,
+    })
 }
 
 fn closing(outcome: Outcome<'_>) -> Closing<'_> {
@@ -513,6 +520,7 @@ fn the_newest_lines_of_all_segments_come_in_order() {
             operation: "doctor",
             now,
             trace: None,
+            frees: false,
         }));
     }
     let filter = Filter { kind: Some("open".into()), owner: Some("even".into()), ..Filter::default() };

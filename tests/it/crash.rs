@@ -10,6 +10,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio as Pipe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -444,6 +446,65 @@ fn a_full_disk_under_everything_is_said_and_nothing_is_lost() {
     }
     fs::remove_file(filler).unwrap();
     assert_eq!(*rows(&sql(&mut server, &id, "select answer from kept")), json!([[42]]));
+    create(&mut server);
+    settle(&home);
+    check_tracked(&home);
+    assert!(server.finish().success());
+    check_audit(&home);
+    assert!(home.run(&["local", "stop"]).status.success());
+    drop(disk);
+}
+
+/// Fills whatever is free, by its own login, as long as it is let in. Ends when the flag is set.
+fn fill_directly(url: String, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
+    let rows = |text: &str| format!("do $$ begin loop insert into filled select {text}; commit; end loop; end $$");
+    let large = rows("repeat(md5(random()::text), 30000) from generate_series(1, 4)");
+    let small = rows("'x' from generate_series(1, 5000)");
+    thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            Command::new("psql").args(["-XAtq", "-c", &large, "-c", &small, &url]).output().unwrap();
+            thread::sleep(LOOK_AGAIN);
+        }
+    })
+}
+
+#[test]
+fn a_sandbox_that_fills_the_disk_to_its_last_byte_keeps_nobody_from_removing_what_is_there() {
+    let home = Home::fresh();
+    let Some(disk) = SmallDisk::mount(&home.state(), "460m", 0o711) else { return };
+    let mut server = Stdio::start(&home);
+    let (filling, other, last) = (create(&mut server), create(&mut server), create(&mut server));
+    assert_eq!(sql(&mut server, &filling, "create table filled (t text)")["ok"], true);
+    let asked = json!({"databaseId": filling, "includeCredentials": true});
+    let url = server.call("get_connection_string", &asked)["result"]["connectionString"].as_str().unwrap().to_owned();
+    let stop = Arc::new(AtomicBool::new(false));
+    let fillers: Vec<_> = (0..4).map(|_| fill_directly(url.clone(), stop.clone())).collect();
+    // Somebody else on the same disk takes what it leaves.
+    let until = Instant::now() + Duration::from_secs(60);
+    while rustix::fs::statvfs(home.state()).unwrap().f_bavail * 4096 > 72 << 20 {
+        assert!(Instant::now() < until, "the disk is not filled");
+        thread::sleep(LOOK_AGAIN);
+    }
+    let filler = disk.fill();
+    let removed = |server: &mut Stdio, id: &str| {
+        let until = Instant::now() + Duration::from_secs(90);
+        loop {
+            let said = server.call("delete_database", &json!({"databaseId": id, "wait": true}));
+            if said["ok"] == true && said["result"]["status"] != "deleting" {
+                return;
+            }
+            assert!(Instant::now() < until, "{said:#}");
+            thread::sleep(LOOK_AGAIN);
+        }
+    };
+    removed(&mut server, &other);
+    removed(&mut server, &filling);
+    // A program that begins now as well.
+    let by_command = home.run(&["delete-database", "--database-id", &last, "--wait"]);
+    assert!(by_command.status.success(), "{by_command:?}");
+    stop.store(true, Ordering::Relaxed);
+    fillers.into_iter().for_each(|filler| filler.join().unwrap());
+    fs::remove_file(filler).unwrap();
     create(&mut server);
     settle(&home);
     check_tracked(&home);

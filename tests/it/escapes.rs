@@ -80,6 +80,7 @@ fn no_sandbox_keeps_others_from_being_made_or_removed() {
             neighbours::removals_are_not_held_up(&mut room);
             neighbours::closed_databases_hold_up_no_removal(&mut room);
             neighbours::sessions_that_hear_nothing_hold_up_no_removal(&mut room);
+            neighbours::sessions_whose_answers_nobody_takes_hold_up_no_removal(&mut room);
             neighbours::the_programs_locks_are_its_own(&mut room);
             room.report.finish();
         }

@@ -192,6 +192,30 @@ fn in_text_what_the_server_quotes_of_a_statement_is_on_standard_output_alone() {
 }
 
 #[test]
+fn in_text_a_refusal_names_the_policy_that_refused() {
+    let home = Home::fresh();
+    let Session { stdio, id } = Session::start(&home);
+    assert!(stdio.finish().success());
+    let output = home.run(&["run-sql", "--database-id", &id, "--sql", "create role r", "--format", "text"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("[denied]") && errors.contains("\npolicy: statement-guard\n"), "{errors}");
+}
+
+#[test]
+fn a_json_array_that_is_no_postgres_array_is_told_how_to_be_one() {
+    let home = Home::fresh();
+    let Session { mut stdio, id } = Session::start(&home);
+    let mut hint = |sql: &str, params: Value| {
+        let reply = stdio.call("run_sql", &json!({"databaseId": id, "sql": sql, "params": params}));
+        reply["errors"][0]["hint"].as_str().unwrap_or_default().to_owned()
+    };
+    assert!(hint("select $1::text[]", json!([["x", "y"]])).contains("`\"{x,y}\"`"));
+    assert!(!hint("select $1::int", json!(["x"])).contains("array"), "no array was given");
+    assert_eq!(hint("select $1::text[]", json!(["{x,y}"])), "");
+    assert_eq!(hint("select array(select jsonb_array_elements_text($1::jsonb))", json!([["x", "y"]])), "");
+}
+
+#[test]
 fn a_state_directory_behind_a_link_that_leads_nowhere_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let link = place.path().join("link");

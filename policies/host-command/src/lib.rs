@@ -3,12 +3,15 @@
 //! | setting | meaning | absent |
 //! |---|---|---|
 //! | `allow` | commands that may run: each a list of patterns, one for each argument, the program first; a last `**` stands for any further arguments | none |
-//! | `deny` | commands that may not, whatever `allow` says, written alike | none |
+//! | `deny` | commands that may not, whatever `allow` says: the program, and words that may not stand together after it | none |
 //! | `unlisted_over` | transports over which commands of a repository may run that `allow` does not name, unless `deny` does | none |
 //! | `transports` | how a request may have come: `stdio`, `cli`, `http` | `stdio`, `cli` |
 //!
 //! Patterns are for whole arguments; no shell reads them. The program is matched as it was given, so `npm` does not
 //! allow `./npm`. An operation that would run a command and does not say which is refused.
+//!
+//! `deny` is read the stronger way, as one more word must not lead around it: each of its patterns has to fit some argument,
+//! in whatever order and whatever else stands there, and the program is also known by the last part of its path.
 
 use pgsandbox_policy::{Bucket, Decision, Description, Pattern, Phase, Policy, Problem, Problems, Request, Transport};
 
@@ -36,9 +39,16 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct HostCommand {
     allow: Vec<Argv>,
-    deny: Vec<Argv>,
+    deny: Vec<Words>,
     unlisted_over: Vec<Transport>,
     transports: Vec<Transport>,
+}
+
+/// A program, and words that may not stand together after it.
+#[derive(Debug)]
+struct Words {
+    program: Option<Pattern>,
+    words: Vec<Pattern>,
 }
 
 /// A command by patterns.
@@ -68,7 +78,7 @@ impl Policy for HostCommand {
         };
         let policy = Self {
             allow: Argv::read_all(&settings.allow, "allow", &mut problems),
-            deny: Argv::read_all(&settings.deny, "deny", &mut problems),
+            deny: Words::read_all(&settings.deny, "deny", &mut problems),
             unlisted_over: problems.words("unlisted_over", &settings.unlisted_over, Transport::WORDS),
             transports,
         };
@@ -104,8 +114,8 @@ impl Policy for HostCommand {
 
 impl HostCommand {
     fn allows(&self, command: &[String], unlisted: bool) -> bool {
-        let named = |list: &[Argv]| list.iter().any(|argv| argv.matches(command));
-        !named(&self.deny) && (unlisted || named(&self.allow))
+        let denied = self.deny.iter().any(|words| words.stand_in(command));
+        !denied && (unlisted || self.allow.iter().any(|argv| argv.matches(command)))
     }
 
     /// The arguments are not repeated: they may hold secrets, and the audit has the request.
@@ -173,6 +183,27 @@ impl Argv {
             words.push("**");
         }
         words.join(" ")
+    }
+}
+
+impl Words {
+    fn read_all(lists: &[Vec<String>], path: &str, problems: &mut Problems) -> Vec<Self> {
+        let all = Argv::read_all(lists, path, problems);
+        all.into_iter()
+            .map(|Argv { arguments, .. }| {
+                let mut arguments = arguments.into_iter();
+                // Anything may stand between: `**` there says nothing.
+                Self { program: arguments.next(), words: arguments.filter(|word| word.as_str() != "**").collect() }
+            })
+            .collect()
+    }
+
+    fn stand_in(&self, command: &[String]) -> bool {
+        let Some((program, arguments)) = command.split_first() else { return false };
+        let base = program.rsplit('/').next().unwrap_or(program);
+        self.program.as_ref().is_some_and(|pattern| pattern.matches(program) || pattern.matches(base))
+            && self.words.len() <= arguments.len()
+            && self.words.iter().all(|word| arguments.iter().any(|argument| word.matches(argument)))
     }
 }
 

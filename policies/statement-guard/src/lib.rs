@@ -15,6 +15,7 @@
 //! | `deny_traits` | traits that a statement may not have | none |
 //! | `allow_functions`, `deny_functions` | patterns of functions that may be called, and that may not | every, none |
 //! | `allow_relations`, `deny_relations` | lists of `name` (pattern) and `access` (`reads`, `writes`, `defines`; absent: all) | every, none |
+//! | `bare_names_are` | the schema that a relation written without one is judged by; a name that begins with `pg_` stays as it is | none: it may be in any |
 //! | `unknown` | `allow` or `deny` statements whose relations and functions are not known, where there are rules for them | `deny` beside `allow_functions`, `allow_relations` or `deny_relations` |
 //! | `unparsed` | `allow` or `deny` statements whose class is not known | `deny` beside `allow_classes` |
 //!
@@ -22,7 +23,8 @@
 //! does not: text can always hide a call, and Postgres is what stands behind it.
 //!
 //! Functions are matched as written and without their schema. A relation that is written without a schema is denied
-//! by a pattern for any schema, and allowed only by a pattern that has none.
+//! by a pattern for any schema, and allowed only by a pattern that has none; unless `bare_names_are` says where it is. Who sets
+//! another `search_path` makes that untrue: `deny_traits` with `session-setting` stands against it.
 
 use pgsandbox_policy::{
     Access, Bucket, Decision, Description, Pattern, Patterns, Phase, Policy, Problem, Problems, Relation, Request,
@@ -55,6 +57,7 @@ pub struct Settings {
     deny_functions: Vec<String>,
     allow_relations: Option<Vec<RelationSettings>>,
     deny_relations: Vec<RelationSettings>,
+    bare_names_are: Option<String>,
     unknown: Option<String>,
     unparsed: Option<String>,
     profiles: Option<Vec<Settings>>,
@@ -86,6 +89,8 @@ struct Rules {
     deny_functions: Patterns,
     allow_relations: Option<Vec<RelationRule>>,
     deny_relations: Vec<RelationRule>,
+    /// The schema of relations that are written without one, if that is known.
+    bare_names_are: Option<String>,
     unknown: Answer,
     unparsed: Answer,
 }
@@ -198,6 +203,9 @@ impl Rules {
             rules.allow_functions.is_some() || rules.allow_relations.is_some() || !rules.deny_relations.is_empty();
         let unknown = answer("unknown", rules.unknown, names_matter);
         let unparsed = answer("unparsed", rules.unparsed, rules.allow_classes.is_some());
+        if rules.bare_names_are.as_deref().is_some_and(|schema| !is_schema(schema)) {
+            problems.add(at("bare_names_are"), "it is no schema's name; write it without quotes, in lower case");
+        }
         Self {
             classes,
             allow_tags: read_tags(rules.allow_tags, &at("allow_tags"), problems),
@@ -209,6 +217,7 @@ impl Rules {
                 .allow_relations
                 .map(|list| RelationRule::read_all(list, &at("allow_relations"), problems)),
             deny_relations: RelationRule::read_all(rules.deny_relations, &at("deny_relations"), problems),
+            bare_names_are: rules.bare_names_are,
             unknown,
             unparsed,
         }
@@ -307,13 +316,25 @@ impl Rules {
     }
 
     fn denies_relation(&self, relation: &Relation) -> bool {
-        self.deny_relations.iter().any(|rule| rule.denies(relation))
-            || self.allow_relations.as_ref().is_some_and(|list| !list.iter().any(|rule| rule.allows(relation)))
+        let named = self.with_schema(relation);
+        let judged = named.as_ref().unwrap_or(relation);
+        let allowed = |rule: &RelationRule| rule.allows(relation) || rule.allows(judged);
+        self.deny_relations.iter().any(|rule| rule.denies(judged))
+            || self.allow_relations.as_ref().is_some_and(|list| !list.iter().any(allowed))
+    }
+
+    /// Returns the relation with the schema that names without one stand for. Those of the system are found first.
+    fn with_schema(&self, relation: &Relation) -> Option<Relation> {
+        let schema = self.bare_names_are.as_ref()?;
+        let is_systems = relation.name.trim_start_matches('"').starts_with("pg_");
+        (bare(&relation.name).is_none() && !is_systems)
+            .then(|| Relation { name: format!("{schema}.{}", relation.name), access: relation.access })
     }
 
     /// Returns whether a refused name lacks a schema with which it might not be refused.
     fn asks_for_a_schema(&self, relation: &Relation) -> bool {
         bare(&relation.name).is_none()
+            && self.with_schema(relation).is_none()
             && !self.deny_relations.iter().any(|rule| rule.bare.is_none() && rule.denies(relation))
     }
 
@@ -324,6 +345,12 @@ impl Rules {
             || self.allow_relations.is_some()
             || !self.deny_relations.is_empty()
     }
+}
+
+/// Returns whether a name is one that needs no quotes.
+fn is_schema(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    name.len() <= 63 && name.chars().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit())
 }
 
 /// Returns a relation's name without its schema, if it has one. A dot inside quotes makes none.
@@ -501,7 +528,7 @@ mod tests {
     #[test]
     fn every_fault_is_reported() {
         let settings = r#"{"deny_classes":["cluster","dcl","unparsed"],"deny_tags":["drop table"],"deny_traits":["net"],
-            "deny_relations":[{"name":"","access":["reading"]}],"unknown":"maybe","match":["x"],"profiles":[{"unparsed":"no","profiles":[]}]}"#;
+            "deny_relations":[{"name":"","access":["reading"]}],"bare_names_are":"a.b","unknown":"maybe","match":["x"],"profiles":[{"unparsed":"no","profiles":[]}]}"#;
         let paths: Vec<_> = testing::problems::<StatementGuard>(settings).into_iter().map(|(path, _)| path).collect();
         assert_eq!(
             paths,
@@ -511,6 +538,7 @@ mod tests {
                 "deny_classes",
                 "deny_traits[0]",
                 "unknown",
+                "bare_names_are",
                 "deny_tags[0]",
                 "deny_relations[0].access[0]",
                 "deny_relations[0].name",
@@ -573,6 +601,7 @@ mod tests {
         assert!(told(r#"{"deny_relations":[{"name":"audit.*"}]}"#, "\"a.b\""), "a dot in quotes makes no schema");
         assert!(told(r#"{"allow_relations":[{"name":"public.*"}]}"#, "t"));
         assert!(!told(r#"{"deny_relations":[{"name":"audit.*"}]}"#, "audit.t"));
+        assert!(!told(r#"{"deny_relations":[{"name":"public.*"}],"bare_names_are":"public"}"#, "t"));
         assert!(!told(r#"{"deny_relations":[{"name":"audit.*"},{"name":"t"}]}"#, "t"), "it is denied with any schema");
     }
 

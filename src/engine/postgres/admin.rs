@@ -18,7 +18,7 @@ use super::watch::{Patience, Watched};
 use super::wire::UNBOUND_HINT;
 use super::{ChannelBinding, Credentials, Endpoint, NetError, net};
 use crate::engine::{EngineError, STARVED, server_condition};
-use crate::model::{Code, fault};
+use crate::model::{Code, Failure, fault};
 
 /// The oldest major whose settings every supported server knows; used until a server has said its version.
 pub(super) const MAJOR_MIN: u16 = 13;
@@ -106,10 +106,12 @@ impl LoginError {
     /// Returns the error with the profile and role it concerns.
     pub(super) fn within(self, profile: &str, user: &str) -> EngineError {
         if let Self::Net(fault) = &self
-            && let Some((what, remedy)) = tls_fault(fault)
+            && let Some(remedy) = fault.tls_remedy()
         {
-            let message = format!("no session with the server of profile `{profile}`: {what}");
-            return EngineError::unsuited("postgres.tls", Code::PostgresConnectionFailed, message, remedy);
+            let message = format!("no session with the server of profile `{profile}`: {fault}");
+            let failure = Failure::new(Code::PostgresConnectionFailed, message).hint(remedy);
+            let failure = if fault.passes() { failure } else { failure.for_good() };
+            return EngineError::Unsuited { check: "postgres.tls", failure: Box::new(failure) };
         }
         if self == Self::Unbound {
             let message = format!("no session with the server of profile `{profile}`: {self}");
@@ -138,22 +140,6 @@ impl LoginError {
             }
         }
     }
-}
-
-/// Says what is wrong where a server answers and TLS with it cannot be had as the URL demands, and what to do.
-fn tls_fault(fault: &NetError) -> Option<(String, &'static str)> {
-    let remedy = match fault {
-        NetError::TlsNotOffered => {
-            "let the server offer TLS (`ssl = on`), or give `sslmode=prefer` or `disable` where the way to it is trusted"
-        }
-        NetError::Tls(_) => {
-            "see that the server's certificate names its host and is signed by whom `sslrootcert` trusts"
-        }
-        NetError::CaFile { .. } => "see the file that `sslrootcert` names",
-        NetError::Malformed => "see what listens at the address: it does not answer as a Postgres server does",
-        NetError::Timeout(_) | NetError::Unreachable(_) | NetError::HostName(_) => return None,
-    };
-    Some((fault.to_string(), remedy))
 }
 
 impl AdminSession {
@@ -356,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_server_without_tls_is_not_called_unreachable() {
-        for fault in [NetError::TlsNotOffered, NetError::Tls("bad certificate".into()), NetError::Malformed] {
+        for fault in [NetError::TlsNotOffered, NetError::Tls(net::TlsFault::Expired), NetError::Malformed] {
             let said = fault.to_string();
             let error = LoginError::Net(fault).within("p", "u");
             let EngineError::Unsuited { check: "postgres.tls", failure } = &error else { panic!("{error:?}") };

@@ -151,14 +151,14 @@ impl Engine for PostgresEngine {
         self.server.managed().and_then(super::ManagedCluster::disk_left)
     }
 
+    fn give_up_ballast(&self) -> bool {
+        self.server.managed().is_some_and(super::ManagedCluster::give_up_ballast)
+    }
+
     fn keep_ballast(&self) {
         if let Some(managed) = self.server.managed() {
             managed.keep_ballast();
         }
-    }
-
-    fn give_up_ballast(&self) -> bool {
-        self.server.managed().is_some_and(|managed| managed.give_up_ballast())
     }
 
     async fn relieve(&self) {

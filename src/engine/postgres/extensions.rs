@@ -131,12 +131,9 @@ fn arrange(offers: &BTreeMap<String, Offer>, wanted: &[String], superuser: bool)
             return Err(Failure::new(Code::ExtensionNotAllowed, message).into());
         }
         let Some(offer) = offers.get(name) else {
-            return Err(Failure::new(
-                Code::ExtensionSetupRequired,
-                format!("extension `{}` is not installed on the server", name.escape_default()),
-            )
-            .hint("`list_extensions` names what is there; others come with packages of the server's machine")
-            .into());
+            return Err(Failure::new(Code::ExtensionSetupRequired, absent(offers, wanted))
+                .hint("`list_extensions` names what is there; others come with packages of the server's machine")
+                .into());
         };
         if !offer.owner_may && !superuser {
             return Err(Failure::new(
@@ -167,6 +164,16 @@ fn arrange(offers: &BTreeMap<String, Offer>, wanted: &[String], superuser: bool)
         list.push(Planned { name: name.clone(), own_schema: offer.own_schema });
     }
     Ok(plan)
+}
+
+/// Names all of the `wanted` that the server does not have.
+fn absent(offers: &BTreeMap<String, Offer>, wanted: &[String]) -> String {
+    let absent = wanted.iter().filter(|name| !is_never(name) && !offers.contains_key(*name));
+    let names: Vec<String> = absent.map(|name| format!("`{}`", name.escape_default())).collect();
+    match names.as_slice() {
+        [name] => format!("extension {name} is not installed on the server"),
+        names => format!("extensions {} are not installed on the server", names.join(", ")),
+    }
 }
 
 async fn offers(session: &Client, profile: &str) -> Result<BTreeMap<String, Offer>, EngineError> {

@@ -34,7 +34,7 @@ pub use managed::{
     ADMIN_ROLE, BinarySettings, ClusterStatus, Home, InstallError, Installation, ManagedCluster, ManagedError,
     ManagedSettings, PORT_FIRST, RunAs, clusters_in, discover, install,
 };
-pub use net::NetError;
+pub use net::{NetError, TlsFault};
 pub use server::{METADATA_DATABASE, PooledSession, PostgresServer, PostgresSettings, ServerSource};
 pub use startup::{APPLICATION_NAME, Purpose, as_options_text, startup_options};
 pub use url::{Credentials, PARAMETERS_SUPPORTED, PostgresUrl, UrlError, UrlOrigin};

@@ -6,9 +6,13 @@
 //! Nothing here knows passwords, and nothing here speaks the protocol beyond that one byte.
 
 mod certificate;
+mod der;
 mod driver;
+mod named;
+mod untrusted;
 
 pub(super) use driver::Encrypted;
+pub use untrusted::TlsFault;
 
 use std::io;
 use std::net::SocketAddr;
@@ -53,8 +57,8 @@ pub enum NetError {
     #[error("the server does not offer TLS, which the endpoint demands")]
     TlsNotOffered,
     /// The handshake failed; a certificate that is not trusted is such a failure.
-    #[error("the TLS handshake failed: {0}")]
-    Tls(String),
+    #[error("{0}")]
+    Tls(TlsFault),
     /// The file of trusted certificates cannot be used.
     #[error("the certificates in `{}` cannot be used: {detail}", .path.display())]
     CaFile {
@@ -69,6 +73,30 @@ pub enum NetError {
     /// The answer to the request for TLS is none, or has more to it.
     #[error("the server's answer to the request for TLS is malformed")]
     Malformed,
+}
+
+impl NetError {
+    /// Returns what to do where a server answers and TLS with it cannot be had as the URL demands; `None` of all else.
+    pub(crate) fn tls_remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::TlsNotOffered => Some(
+                "let the server offer TLS (`ssl = on`), or give `sslmode=prefer` or `disable` where the way to it is trusted",
+            ),
+            Self::Tls(fault) => Some(fault.remedy()),
+            Self::CaFile { .. } => Some("see the file that `sslrootcert` names"),
+            Self::Malformed => Some("see what listens at the address: it does not answer as a Postgres server does"),
+            Self::Timeout(_) | Self::Unreachable(_) | Self::HostName(_) => None,
+        }
+    }
+
+    /// Returns whether the same may go well later, with nothing set otherwise.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::Unreachable(_) => true,
+            Self::Tls(fault) => fault.passes(),
+            Self::TlsNotOffered | Self::CaFile { .. } | Self::HostName(_) | Self::Malformed => false,
+        }
+    }
 }
 
 /// Opens a connection to `endpoint` within `deadline`, everything included.
@@ -125,10 +153,10 @@ async fn ask_for_tls(tcp: &mut TcpStream) -> Result<bool, NetError> {
 async fn handshake(tcp: TcpStream, host: &str, endpoint: &Endpoint) -> Result<Stream, NetError> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let name = ServerName::try_from(bare.to_owned()).map_err(|_| NetError::HostName(host.to_owned()))?;
-    fault::pass("socket.tls-handshake").await.map_err(|e| NetError::Tls(io::Error::from(e).to_string()))?;
+    fault::pass("socket.tls-handshake").await.map_err(|e| NetError::Tls(TlsFault::of(&io::Error::from(e))))?;
     let config = certificate::client_config(endpoint.tls, endpoint.ca_file.as_deref()).await?;
     let stream = TlsConnector::from(Arc::new(config)).connect(name, tcp).await;
-    stream.map(|tls| Stream::Tls(Box::new(tls))).map_err(|e| NetError::Tls(e.to_string()))
+    stream.map(|tls| Stream::Tls(Box::new(tls))).map_err(|e| NetError::Tls(TlsFault::of(&e)))
 }
 
 impl Stream {

@@ -179,7 +179,14 @@ fn an_operation_that_is_none_is_not_quoted() {
     for operation in ["postgres://u:hunter2@h", "", "Ünknown", &"x".repeat(1000)] {
         drop(
             audit
-                .open(Opening { id: RequestId::fresh(), principal: &principal(), operation, now, trace: None })
+                .open(Opening {
+                    id: RequestId::fresh(),
+                    principal: &principal(),
+                    operation,
+                    now,
+                    trace: None,
+                    frees: false,
+                })
                 .unwrap(),
         );
     }

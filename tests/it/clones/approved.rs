@@ -137,3 +137,21 @@ fn production_is_cloned_for_a_reason_once_and_when_another_has_approved() {
     let of = json!({"databaseId": made["result"]["databaseId"], "wait": true});
     assert_eq!(code(&agent.call("delete_database", &of)), "ok");
 }
+
+/// Needs root, to be two users of this machine.
+#[test]
+fn an_approval_is_not_spent_by_a_copy_that_fails_before_anything_is_made() {
+    let settings =
+        "settings = { allow = [{ name = \"*\" }], production = { reason = true, approval_group = \"root\" } }\n";
+    let policies = policies_with("clone-source", settings);
+    let Some((_home, agent, operator)) = two_users("cloneprodkept", &policies, "shop") else { return };
+    let input = json!({"source": "shop", "reason": "bug 17", "excludeSourceExtensions": ["hstroe"]});
+    let asked = agent.call("clone_database", &input);
+    assert_eq!(code(&asked), "approval_required", "{asked:#}");
+    let digest = asked["detailHandles"][0].as_str().unwrap().strip_prefix("approval:").unwrap().to_owned();
+    assert_eq!(code(&operator.call("approve", &json!({"requestDigest": digest}))), "ok");
+    for _ in 0..2 {
+        let failed = agent.call("clone_database", &input);
+        assert_eq!(code(&failed), "invalid_extensions", "{failed:#}");
+    }
+}

@@ -1,5 +1,7 @@
 //! A sandbox keeps another one, or this program, from what is theirs to do: by holding on to what they need.
 
+use std::io::Write as _;
+
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -133,6 +135,53 @@ pub(super) fn sessions_that_hear_nothing_hold_up_no_removal(room: &mut Room<'_>)
     }
     room.report.note(CATEGORY, "a removal waits for a session that waits for its client", Outcome::Ran, &found);
     drop((rows, held));
+    room.accept();
+}
+
+/// The same where the client takes nothing of what it is sent: of a function called in the old way, and of answers that are
+/// written whole at their statement's end, when the session is idle already.
+pub(super) fn sessions_whose_answers_nobody_takes_hold_up_no_removal(room: &mut Room<'_>) {
+    let oid = room.superuser(room.admin, "SELECT 'pg_catalog.repeat(text,int4)'::regprocedure::oid");
+    let oid: u32 = oid.trim().parse().unwrap_or_else(|_| panic!("{oid:?}"));
+    let mut call = vec![b'F', 0, 0, 0, 0];
+    call.extend_from_slice(&oid.to_be_bytes());
+    call.extend_from_slice(&[0, 1, 0, 0, 0, 2, 0, 0, 0, 1, b'x', 0, 0, 0, 8]);
+    call.extend_from_slice(b"50000000\0\0");
+    let length = u32::try_from(call.len() - 1).unwrap().to_be_bytes();
+    call[1..5].copy_from_slice(&length);
+    let select = b"Q\0\0\0\x1cselect repeat('x', 7000)\0".to_vec();
+    for (what, message, times) in [("a function's result", call, 1), ("answers", select, 1_000_000)] {
+        let made = room.victim.call("create_database", &json!({"nameHint": "untaken"}));
+        let id = made["result"]["databaseId"].clone();
+        let (mut socket, client, connection) = room.deaf();
+        let pid = room.superuser(
+            room.admin,
+            &format!("SELECT pid FROM pg_stat_activity WHERE client_port = {}", socket.local_addr().unwrap().port()),
+        );
+        let waits =
+            format!("SELECT pid FROM pg_stat_activity WHERE pid = {} AND wait_event = 'ClientWrite'", pid.trim());
+        let (mut sent, mut rest) = (0, 0);
+        while room.superuser(room.admin, &waits).is_empty() || sent < times && rest == 0 {
+            let Some(bytes) = message.get(rest..).filter(|_| sent < times) else { continue };
+            match socket.write(bytes) {
+                Ok(written) if written == bytes.len() => (sent, rest) = (sent + 1, 0),
+                Ok(written) => rest += written,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if !room.superuser(room.admin, &waits).is_empty() {
+                        break;
+                    }
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let gone = room.victim.call("delete_database", &json!({"databaseId": id, "wait": true}));
+        let mut found = Vec::new();
+        if gone["result"]["deleted"] != true {
+            found.push(format!("it was not removed: {gone}"));
+        }
+        room.report.note(CATEGORY, &format!("a removal waits for one who takes no {what}"), Outcome::Ran, &found);
+        drop((socket, client, connection));
+    }
     room.accept();
 }
 

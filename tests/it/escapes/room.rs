@@ -371,6 +371,20 @@ impl<'a> Room<'a> {
         })
     }
 
+    /// Logs in as the attacker's owner, and reads nothing afterwards. What is sent by the socket is taken as the client's.
+    pub(super) fn deaf(&self) -> (std::net::TcpStream, Client, impl Sized + use<>) {
+        let socket = std::net::TcpStream::connect(("127.0.0.1", self.cluster.port)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut config = tokio_postgres::Config::new();
+        config.user(&self.mine.owner.0).password(&self.mine.owner.1).dbname(&self.mine.database);
+        let stream = socket.try_clone().unwrap();
+        let (client, connection) = self.runtime.block_on(async {
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            config.connect_raw(stream, NoTls).await.unwrap()
+        });
+        (socket, client, connection)
+    }
+
     /// Does something as the superuser.
     pub(super) fn superuser(&self, place: &str, sql: &str) -> String {
         let rows = self.runtime.block_on(self.superuser[place].simple_query(sql)).unwrap();

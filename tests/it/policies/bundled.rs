@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use pgsandbox::admission::{Account, Book, MemoryBook};
 use pgsandbox::config::policies::defaults;
 use pgsandbox::model::{
-    Code, Context, Impact, Origin, Phase, SandboxFacts, SandboxId, ServerFacts, StatementClass, Timestamp, Usage,
+    Code, Context, Impact, ObligationKind, Origin, Phase, SandboxFacts, SandboxId, ServerFacts, StatementClass,
+    Timestamp, Usage,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
 use pgsandbox::policy::{Bundled, ConfigureError, Loader as _, Set, sha256_hex};
@@ -150,6 +151,26 @@ fn the_bundled_policies_cover_the_main_job_and_guard_it() {
     let others = about("run_sql", Impact::Writes, "somebody else");
     let refusal = set.decide(&others, &[]).refusal.unwrap();
     assert_eq!((refusal.code, refusal.policy), (Code::DatabaseNotFound, None));
+}
+
+/// Whoever fills a sandbox without being told of a limit would note that there is none.
+#[test]
+fn quota_holds_every_operation_to_the_bytes_that_can_be_held_to_them() {
+    let mut policies = defaults(&bundled()).unwrap();
+    policies.retain(|policy| policy.name == "quota");
+    policies[0].settings = r#"{"max_bytes":1000}"#.into();
+    let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &policies, 1).unwrap();
+    let specs = pgsandbox::operation::OPERATIONS
+        .iter()
+        .map(|entry| entry.spec)
+        .filter(|spec| spec.meets.contains(&ObligationKind::MaxDatabaseBytes));
+    let mut found = 0;
+    for spec in specs {
+        let limits = set.decide(&about(spec.name, spec.impact, "me"), &[]).obligations.max_database_bytes;
+        assert_eq!(limits.values().map(|limit| limit.value).collect::<Vec<_>>(), [1000], "{}", spec.name);
+        found += 1;
+    }
+    assert!(found > 5, "{found}");
 }
 
 #[test]

@@ -310,9 +310,15 @@ class Between(threading.Thread):
         self.listener.close()
 
 
+def admit_admin(play):
+    """Lets the admin in over TCP as well, for a server that is to be somebody else's; returns the cluster's directory."""
+    play.ground.home.query("grant pgsandbox_direct to pgsandbox_admin", database="postgres")
+    return play.ground.home.cluster
+
+
 def external(play, one):
     """The same server as somebody else's, over TLS."""
-    cluster = play.ground.home.cluster
+    cluster = admit_admin(play)
     between = Between(int((cluster / "port").read_text()))
     password = (cluster / "admin-password").read_text()
     url = f"postgresql://pgsandbox_admin:{password}@127.0.0.1:{between.port}/pgsandbox?sslmode=require"
@@ -326,7 +332,7 @@ def external(play, one):
 
 def clones(play, one):
     """A database copied into three sandboxes: as it is, masked, and by a URL that might lead to production."""
-    cluster = play.ground.home.cluster
+    cluster = admit_admin(play)
     password = play.ground.home.directory / "source.password"
     password.touch(0o600)
     password.write_text((cluster / "admin-password").read_text().strip())
@@ -393,7 +399,7 @@ def dumps(play, one):
 
 def approvals(play, one):
     """What is asked over the server as somebody else's, and another user of the machine approves: as root only."""
-    ground, cluster = play.ground, play.ground.home.cluster
+    ground, cluster = play.ground, admit_admin(play)
     password, port = (cluster / "admin-password").read_text().strip(), (cluster / "port").read_text().strip()
     url = f"postgresql://pgsandbox_admin:{password}@127.0.0.1:{port}/pgsandbox?sslmode=disable"
     other = Other(ground, url)
@@ -540,7 +546,7 @@ SCENES = {
     "copies": (one, copies, "", False),
     "copy-fails": (one, copies, "plan.create.give-copy.after=fail", False),
     "template-fails": (one, copies, "plan.create.seal-template.after=fail", False),
-    "reset-fails": (one, copies, "plan.create.reset.after=fail", False),
+    "reset-fails": (one, copies, "plan.create.reset.after=fail:42501", False),
     "dumps": (one, dumps, "", False),
     "import-fails": (one, dumps, "plan.create.close-roles.after=fail", False),
     "approvals": (one, approvals, "", False),

@@ -144,9 +144,14 @@ fn of_target(reported: &Reported, entry: Option<&Entry>, job: &CloneJob) -> Fail
         "22021" | "22P05" => cannot("its text cannot be written in UTF-8")
             .hint("leave the table's rows out by `excludeTableData`, or correct them at the source"),
         state if state.starts_with("23") && masked => cannot("masked values break a constraint")
-            .hint("choose another mask: `hash` and `fake` keep equal values equal, `constant` and `null` make all equal"),
+            .hint("mask both sides of a foreign key, by `hash` or `fake` alike: equal values stay equal then; `constant` and `null` make all equal, \
+                   which a key cannot be"),
         state if state.starts_with("23") => cannot("the rows break a constraint")
-            .hint("the source's own rows do not fit its constraints; leave them out by `excludeTableData`, or correct them there"),
+            .hint(if job.options.exclude_table_data.is_empty() {
+                "the source's own rows do not fit its constraints; leave them out by `excludeTableData`, or correct them there"
+            } else {
+                "rows that refer to what `excludeTableData` leaves out must be left out by it as well; else the source's own rows do not fit its constraints"
+            }),
         _ => cannot("the server refuses it").hint("leave it out, or make it fit the sandbox's server"),
     };
     with_state(failure, state)

@@ -102,7 +102,11 @@ impl Column {
                     self.declared.escape_default(),
                     word(with)
                 ),
-                "use `constant` or `null`",
+                if self.value(&MaskWith::Fake).is_some() {
+                    "use `fake`, `constant` or `null`"
+                } else {
+                    "use `constant` or `null`"
+                },
             ),
             MaskWith::Constant(_) | MaskWith::Null | MaskWith::Hash | MaskWith::Fake => None,
         }

@@ -406,23 +406,34 @@ async fn choose_extensions(
     let names: Vec<String> = plan.extensions.iter().map(|(name, _)| name.clone()).collect();
     let profile = &server.settings().profile;
     let without = |failure: Failure| {
-        let hint = "leave it out by `excludeSourceExtensions`; what is built on it cannot be restored then";
+        let hint = "leave out by `excludeSourceExtensions` what is named; what is built on it cannot be restored then";
         known(failure.hint(hint))
     };
     let session = server.admin_session().await?;
     let sorted = extensions::sorted(&session, profile, &names).await?;
     let planned = extensions::plan(&session, profile, &sorted, info.superuser).await;
-    let planned =
-        planned.map_err(|error| if let EngineError::Known(failure) = error { without(*failure) } else { error })?;
+    // What is not there and what is not allowed are told at once: each try may need somebody's approval.
     let allowed = &job.options.allowed_extensions;
-    if let Some(name) = names.iter().find(|name| !allowed.contains(name)) {
-        let name = name.escape_default();
-        let text =
-            format!("{} has the extension `{name}`, which profile `{profile}` or a policy does not allow", job.shown);
-        return Err(without(Failure::new(Code::ExtensionNotAllowed, text)));
-    }
+    let may = |name: &&String| allowed.contains(name) || extensions::is_never(name);
+    let closed: Vec<String> = names.iter().filter(|name| !may(name)).take(NAMED_MAX).cloned().collect();
+    let closed = (!closed.is_empty()).then(|| not_allowed(job, profile, &closed));
+    let planned = match (planned, closed) {
+        (Ok(planned), None) => planned,
+        (Ok(_), Some(text)) => return Err(without(Failure::new(Code::ExtensionNotAllowed, text))),
+        (Err(EngineError::Known(mut failure)), closed) => {
+            failure.message.extend(closed.iter().flat_map(|text| ["; ", text.as_str()]));
+            return Err(without(*failure));
+        }
+        (Err(error), _) => return Err(error),
+    };
     plan.by_admin = planned.by_admin.iter().map(|extension| extension.name().to_owned()).collect();
     Ok(())
+}
+
+fn not_allowed(job: &CloneJob, profile: &str, names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().map(|name| format!("`{}`", name.escape_default())).collect();
+    let (what, shown) = (if shown.len() == 1 { "extension" } else { "extensions" }, shown.join(", "));
+    format!("{} has the {what} {shown}, which profile `{profile}` or a policy does not allow", job.shown)
 }
 
 /// Refuses a copy that would not fit.
@@ -502,10 +513,11 @@ pub(super) fn of_wire(error: &WireError, job: &CloneJob, action: &str) -> Failur
                     .hint("see its server's log")
             }
         },
-        WireError::Net(error) => unreachable(
-            format!("{shown} cannot be reached as it must be: {error}"),
-            "see that the server runs and is reached as configured",
-        ),
+        WireError::Net(error) => {
+            let hint = error.tls_remedy().unwrap_or("see that the server runs and is reached as configured");
+            let failure = unreachable(format!("{shown} cannot be reached as it must be: {error}"), hint);
+            if error.passes() { failure } else { failure.for_good() }
+        }
         WireError::Timeout { .. } => unreachable(
             format!("{shown} did not answer in time"),
             "see that the server is well; the call may be repeated",

@@ -259,7 +259,7 @@ impl Line {
                 std::future::pending::<()>().await;
             }
         };
-        let mut answers = std::pin::pin!(self.answer(&greeting, from_server, to_client, &ready, &key));
+        let mut answers = std::pin::pin!(self.answer(&greeting, from_server, to_client, &ready, &key, &ended));
         let gone = tokio::select! {
             () = ask(from_client, to_server, &ended) => true,
             lost = &mut answers => {
@@ -300,6 +300,7 @@ impl Line {
         mut client: OwnedWriteHalf,
         ready: &Notify,
         key: &Mutex<Option<(i32, i32)>>,
+        ended: &AtomicBool,
     ) -> Option<Lost> {
         let mut messages = Messages::default();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -316,7 +317,8 @@ impl Line {
                     began = true;
                     ready.notify_one();
                 }
-                b'E' => _ = lock(&self.seen).error.get_or_insert_with(|| reported(body)),
+                // A session that its program has ended may be ended once more, and that is no error of the copy.
+                b'E' if !ended.load(Relaxed) => _ = lock(&self.seen).error.get_or_insert_with(|| reported(body)),
                 _ => {}
             });
             if began && !guarded {

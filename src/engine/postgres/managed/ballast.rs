@@ -1,8 +1,8 @@
 //! Keeps a part of the disk back for the day when it is full.
 //!
 //! A server that cannot write its log stops and does not start again, and then nothing can be removed either. What is kept
-//! here is given up for that one start: it is enough to come up, and to drop databases. It is given up, too, for a call that
-//! removes something and could not be recorded, as the audit log is on the same disk.
+//! here is given up for that one start, or where nobody is left who could fill it as well: it is enough to come up, and to drop
+//! databases. Given up, it counts for nothing that is free: it is to be made again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -17,10 +17,22 @@ use super::process::Paths;
 const BYTES: u64 = 64 << 20;
 /// How much has to stay free beside it; on a smaller disk nothing is kept back.
 const BESIDE_BYTES: u64 = 192 << 20;
+/// What is left where nothing more can be written: a server that runs needs a little for each commit.
+const NOTHING_BYTES: u64 = 8 << 20;
 /// Its name, among the server's data, as it has to be on the same disk.
 const NAME: &str = "pgsandbox.ballast";
 /// How much is written at once where the system cannot set blocks aside.
 const CHUNK_BYTES: usize = 1 << 16;
+
+/// Gives it up if nothing more can be written beside a server that runs. Returns whether that made room.
+pub(super) fn give_up_beside(paths: &Paths) -> bool {
+    give_up(paths, NOTHING_BYTES)
+}
+
+/// Gives it up for a start if the disk is full. Returns whether that made room.
+pub(super) fn give_up_for_start(paths: &Paths) -> bool {
+    give_up(paths, BYTES)
+}
 
 /// Sees that it is there, if the disk has room for it. Nothing depends on it before the day it is needed.
 pub(super) fn keep(paths: &Paths) {
@@ -35,14 +47,19 @@ pub(super) fn keep(paths: &Paths) {
     }
 }
 
-/// Gives it up if the disk is full. Returns whether that made room.
-pub(super) fn give_up(paths: &Paths) -> bool {
-    let full = free(&paths.data()).is_some_and(|free| free < BYTES);
-    full && fs::remove_file(file(paths)).is_ok()
+fn give_up(paths: &Paths, left: u64) -> bool {
+    let full = free(&paths.data()).is_some_and(|free| free <= left);
+    full && fs::symlink_metadata(file(paths)).is_ok_and(|there| there.is_file() && there.len() > 0)
+        && OpenOptions::new().write(true).open(file(paths)).and_then(|file| file.set_len(0)).is_ok()
 }
 
-/// Returns how many bytes are free where the data is.
-pub(super) fn free(data: &Path) -> Option<u64> {
+/// Returns how many bytes are free where the data is, without those that are to be kept back again.
+pub(super) fn left(paths: &Paths) -> Option<u64> {
+    let given_up = fs::symlink_metadata(file(paths)).is_ok_and(|there| there.len() < BYTES);
+    Some(free(&paths.data())?.saturating_sub(if given_up { BYTES } else { 0 }))
+}
+
+fn free(data: &Path) -> Option<u64> {
     let found = rustix::fs::statvfs(data).ok()?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
@@ -98,7 +115,12 @@ mod tests {
             assert!(made.is_file() && made.len() == BYTES && made.blocks() * 512 >= BYTES, "{broken:?}: {made:?}");
         }
         assert_eq!(fs::read_to_string(home.path().join("other")).unwrap(), "kept");
-        assert!(!give_up(&paths), "the disk is not full");
-        assert!(file(&paths).exists());
+        assert!(!give_up(&paths, BYTES), "the disk is not full");
+        let whole = left(&paths).unwrap();
+        assert!(give_up(&paths, u64::MAX) && !give_up(&paths, u64::MAX));
+        assert_eq!(fs::metadata(file(&paths)).unwrap().blocks(), 0);
+        assert!(left(&paths).unwrap() < whole + BYTES / 2, "what was given up counts as free");
+        keep(&paths);
+        assert_eq!(fs::metadata(file(&paths)).unwrap().len(), BYTES);
     }
 }

@@ -181,8 +181,10 @@ impl From<ManagedError> for Failure {
 pub(in crate::engine::postgres) fn to_install(major: Option<u16>) -> String {
     match major {
         Some(major) => format!(
-            "install PostgreSQL {major} with `pgsandbox ensure-postgres --postgres-version {major} --install-missing`, or \
-             name its programs with `PGSANDBOX_POSTGRES_{major}_BIN_DIR`"
+            "install PostgreSQL {major} with `PGSANDBOX_POSTGRES_VERSION={major} pgsandbox quickstart --yes`; or with \
+             `pgsandbox ensure-postgres --postgres-version {major} --install-missing`, once `allow` of the policy `host-command` \
+             names `[\"apt-get\", \"install\", \"--yes\", \"postgresql-*\"]`; or name its programs with \
+             `PGSANDBOX_POSTGRES_{major}_BIN_DIR`"
         ),
         None => "install a server with `pgsandbox quickstart --yes`, or name one with `PGSANDBOX_POSTGRES_BIN_DIR`"
             .to_owned(),

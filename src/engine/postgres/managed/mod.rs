@@ -281,7 +281,7 @@ impl ManagedCluster {
             self.come_up(&paths).await
         };
         match start().await {
-            Err(error) if ballast::give_up(&paths) => {
+            Err(error) if ballast::give_up_for_start(&paths) => {
                 tracing::warn!(%error, "the disk is full: what was kept back of it is given up, and the server started once more");
                 start().await
             }
@@ -306,9 +306,14 @@ impl ManagedCluster {
         process::write_rules(&paths, user.as_ref()).map(|()| true)
     }
 
-    /// Returns how many bytes are free where the cluster's data is, if it is there.
+    /// Returns how many bytes are free where the cluster's data is, if it is there. What has to be kept back again is not free.
     pub(super) fn disk_left(&self) -> Option<u64> {
-        ballast::free(&self.existing()?.data())
+        ballast::left(&self.existing()?)
+    }
+
+    /// Gives up what was kept back of the disk, if there is nothing else left. Returns whether that made room.
+    pub(super) fn give_up_ballast(&self) -> bool {
+        self.existing().is_some_and(|paths| ballast::give_up_beside(&paths))
     }
 
     /// Keeps a part of the disk back again, once there is room.
@@ -316,11 +321,6 @@ impl ManagedCluster {
         if let Some(paths) = self.existing() {
             ballast::keep(&paths);
         }
-    }
-
-    /// Gives that part up if the disk is full. Returns whether that made room.
-    pub(super) fn give_up_ballast(&self) -> bool {
-        self.existing().is_some_and(|paths| ballast::give_up(&paths))
     }
 
     /// Waits until the server lets the admin in.

@@ -2,7 +2,7 @@
 //!
 //! `require` without a CA file accepts any certificate, as it does everywhere: it stops who only listens. With a
 //! CA file it is `verify-ca`. `verify-ca` without a file of its own falls back on the public authorities, which sign
-//! for anyone, so the name is checked then as well.
+//! for anyone, so the name is checked then as well. A certificate that the file holds itself is its own authority.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,9 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
-use super::NetError;
+use super::named::Named;
+use super::untrusted::TlsFault;
+use super::{NetError, der};
 use crate::model::TlsMode;
 
 /// The largest file of trusted certificates, in bytes: the list of all public authorities has a tenth of it.
@@ -42,19 +44,20 @@ pub(super) async fn client_config(mode: TlsMode, ca_file: Option<&Path>) -> Resu
         (TlsMode::Require | TlsMode::VerifyCa, Some(_)) => Trust::Authority,
         (TlsMode::VerifyCa, None) | (TlsMode::VerifyFull, _) => Trust::AuthorityAndName,
     };
-    let tls = |e: Error| NetError::Tls(e.to_string());
+    let tls = |_: Error| NetError::Tls(TlsFault::Other);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
         Trust::Any => Arc::new(Lenient { roots: None, provider: Arc::clone(&provider) }),
         Trust::Authority => {
-            let roots = roots(ca_file).await?;
-            Arc::new(Lenient { roots: Some(roots), provider: Arc::clone(&provider) })
+            let (roots, certificates) = roots(ca_file).await?;
+            let otherwise = Arc::new(Lenient { roots: Some(roots), provider: Arc::clone(&provider) });
+            Arc::new(Named { certificates, names: false, otherwise })
         }
         Trust::AuthorityAndName => {
-            let roots = Arc::new(roots(ca_file).await?);
-            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider))
-                .build()
-                .map_err(|e| NetError::Tls(e.to_string()))?
+            let (roots, certificates) = roots(ca_file).await?;
+            let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+            let otherwise = builder.build().map_err(|_| NetError::Tls(TlsFault::Other))?;
+            Arc::new(Named { certificates, names: true, otherwise })
         }
     };
     Ok(ClientConfig::builder_with_provider(provider)
@@ -65,9 +68,10 @@ pub(super) async fn client_config(mode: TlsMode, ca_file: Option<&Path>) -> Resu
         .with_no_client_auth())
 }
 
-async fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, NetError> {
+/// Returns the authorities, and the certificates of the file as they are.
+async fn roots(ca_file: Option<&Path>) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), NetError> {
     let Some(path) = ca_file else {
-        return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+        return Ok((RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }, Vec::new()));
     };
     let fault = |detail: String| NetError::CaFile { path: path.to_owned(), detail };
     let bytes = tokio::fs::metadata(path).await.map_err(|e| fault(e.to_string()))?.len();
@@ -75,15 +79,16 @@ async fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, NetError> {
         return Err(fault(format!("it has {bytes} bytes, at most {CA_FILE_BYTES_MAX} are read")));
     }
     let pem = tokio::fs::read(path).await.map_err(|e| fault(e.to_string()))?;
-    let mut store = RootCertStore::empty();
+    let (mut store, mut certificates) = (RootCertStore::empty(), Vec::new());
     for certificate in CertificateDer::pem_slice_iter(&pem) {
-        let certificate = certificate.map_err(|e| fault(e.to_string()))?;
-        store.add(certificate).map_err(|e| fault(e.to_string()))?;
+        let certificate = certificate.map_err(|_| fault("it is not in PEM form".into()))?;
+        store.add(certificate.clone()).map_err(|_| fault("a certificate in it is malformed".into()))?;
+        certificates.push(certificate);
     }
     if store.is_empty() {
         return Err(fault("there is no certificate in it".into()));
     }
-    Ok(store)
+    Ok((store, certificates))
 }
 
 /// A check that leaves out the name, and without roots the authority too. The handshake's signature is always checked.
@@ -157,32 +162,16 @@ enum Hash {
 /// Returns what `tls-server-end-point` binds a session to, `None` where the signature algorithm defines nothing.
 pub(super) fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     // Certificate ::= SEQUENCE { tbsCertificate SEQUENCE, signatureAlgorithm SEQUENCE { algorithm OID, … }, … }
-    let (outer, _) = der_element(certificate, 0x30)?;
-    let (_, after_tbs) = der_element(outer, 0x30)?;
-    let (algorithm, _) = der_element(after_tbs, 0x30)?;
-    let (oid, _) = der_element(algorithm, 0x06)?;
+    let (outer, _) = der::element(certificate, der::SEQUENCE)?;
+    let (_, after_tbs) = der::element(outer, der::SEQUENCE)?;
+    let (algorithm, _) = der::element(after_tbs, der::SEQUENCE)?;
+    let (oid, _) = der::element(algorithm, der::OBJECT_IDENTIFIER)?;
     let (_, hash) = HASHES.iter().find(|(known, _)| *known == oid)?;
     Some(match hash {
         Hash::Sha256 => Sha256::digest(certificate).to_vec(),
         Hash::Sha384 => Sha384::digest(certificate).to_vec(),
         Hash::Sha512 => Sha512::digest(certificate).to_vec(),
     })
-}
-
-/// Splits the DER element with `tag` off the front of `bytes`: its contents, and what follows.
-fn der_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&found, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (length, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-        if digits.is_empty() || digits.len() > 4 {
-            return None;
-        }
-        (digits.iter().fold(0usize, |n, &d| n << 8 | usize::from(d)), rest)
-    };
-    (found == tag).then(|| rest.split_at_checked(length))?
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ const CLOSE_ATTEMPTS_MAX: u32 = 12;
 const DROP_LOCK_TIMEOUT: &str = "2s";
 /// How often dropping is tried against transactions that come back.
 const DROP_ATTEMPTS_MAX: u32 = 5;
+/// How often another sandbox's database is opened that its owner closes again.
+const ENTER_ATTEMPTS_MAX: u32 = 12;
 /// How long ended sessions are given to go away.
 const TERMINATE_WAIT: Duration = Duration::from_secs(3);
 const TERMINATE_POLL: Duration = Duration::from_millis(5);
@@ -403,7 +405,7 @@ impl Work<'_> {
                 Err(error) => return Err(error),
             };
             // Its owner may close it again.
-            if attempt == DROP_ATTEMPTS_MAX {
+            if attempt == ENTER_ATTEMPTS_MAX {
                 return Err(kept_out);
             }
             let row = session
@@ -421,7 +423,16 @@ impl Work<'_> {
             if !self.info.superuser {
                 open.push(format!("GRANT CONNECT ON DATABASE {} TO CURRENT_USER", ident(database)));
             }
-            self.together(session, "go into another sandbox", &open).await?;
+            open.insert(0, format!("SET LOCAL lock_timeout = {}", literal(DROP_LOCK_TIMEOUT)));
+            // Who closes it again and again leaves no moment to come in: what it does is ended, and tried again.
+            if attempt > 1 {
+                self.terminate_of(session, &[owner], None, Come::Anyhow).await?;
+            }
+            let opened = self.together(session, "go into another sandbox", &open);
+            match self.against_holders(session, None, opened).await {
+                Err(error) if !is_contention(&error) => return Err(error),
+                Ok(()) | Err(_) => {}
+            }
         }
     }
 

@@ -195,8 +195,11 @@ impl From<WireError> for Failure {
         let fail = |code, message: &str| Self::new(code, message);
         let failure = match &error {
             WireError::Statement(e) => return statement_failure(e),
-            WireError::Net(_) => fail(Code::PostgresConnectionFailed, &audit)
-                .hint("see `pgsandbox doctor`; the call may be repeated once the server answers"),
+            WireError::Net(error) => {
+                let remedy = "see `pgsandbox doctor`; the call may be repeated once the server answers";
+                let failure = fail(Code::PostgresConnectionFailed, &audit).hint(error.tls_remedy().unwrap_or(remedy));
+                if error.passes() { failure } else { failure.for_good() }
+            }
             WireError::Auth(_) => fail(Code::PostgresAuthFailed, &audit),
             WireError::Refused(e) if e.sqlstate() == "53300" => {
                 fail(Code::Busy, "the sandbox has as many sessions as it may have")
