@@ -211,6 +211,7 @@ fn spec(found: &Found, settings: String, sees_text: bool) -> Spec {
         sections: Vec::new(),
         limits: Limits::default(),
         sees_text,
+        of: None,
     }
 }
 

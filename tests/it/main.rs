@@ -48,6 +48,7 @@ mod plans;
 mod policies;
 mod pressure;
 mod program;
+mod reload;
 mod round_trips;
 mod scenarios;
 mod schema;

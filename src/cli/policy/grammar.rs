@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgGroup, Command, ValueHint};
 
+use super::loaded::COUNTS;
 use crate::cli::arguments::Wanted;
 
 /// The most evaluations of a component that can be asked for: each is remembered until the end.
@@ -19,6 +20,7 @@ pub(in crate::cli) fn command() -> Command {
         .about("Looks at the policies, and at a component that is to become one")
         .subcommand_required(true)
         .subcommand(list())
+        .subcommand(reload())
         .subcommand(check())
         .subcommand(test())
         .subcommand(eval())
@@ -27,7 +29,20 @@ pub(in crate::cli) fn command() -> Command {
 }
 
 fn list() -> Command {
-    Command::new("list").about("Lists the loaded policies with mode, digest and what they cover")
+    Command::new("list")
+        .about("Lists the policies as they load now, with mode, digest and what they cover, and which set each running server has")
+        .arg(
+            Arg::new(COUNTS)
+                .long(COUNTS)
+                .action(ArgAction::SetTrue)
+                .help("Ask the running servers how often their candidates differed from the policies they are for"),
+        )
+}
+
+fn reload() -> Command {
+    Command::new("reload").about(
+        "Has every running server of the state directory read its policies again; fails if one does not take them",
+    )
 }
 
 fn check() -> Command {

@@ -1,6 +1,6 @@
 //! `pgsandbox policy …`: what is loaded, and what authors do with a component.
 //!
-//! Only `list` is about this program's own policies; the others take a component's path, and need neither configuration nor
+//! Only `list` and `reload` are about this program's own policies; the others take a component's path, and need neither configuration nor
 //! state directory nor cluster.
 
 mod bench;
@@ -9,7 +9,7 @@ mod eval;
 mod fuzz;
 mod grammar;
 mod junit;
-mod list;
+mod loaded;
 mod test;
 
 use std::io::Read as _;
@@ -32,12 +32,12 @@ use crate::operation::OPERATIONS;
 
 /// Returns whether a command of these needs nothing of the program's own.
 pub(super) fn is_apart(of: &ArgMatches) -> bool {
-    of.subcommand_name() != Some("list")
+    !matches!(of.subcommand_name(), Some("list" | "reload"))
 }
 
 /// Runs a command that is about this program's own policies.
-pub(super) async fn run(app: &App, format: Format) -> ExitCode {
-    list::run(app, format).await
+pub(super) async fn run(of: &ArgMatches, app: &App, format: Format) -> ExitCode {
+    loaded::run(of, app, format).await
 }
 
 /// Runs a command that needs nothing of the program's own, with the stack that policies and the reader of SQL have in a server.
