@@ -151,7 +151,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
         "quickstart" => quickstart::run(app, of.get_flag("yes")).await,
         "local" => local::run(of, app, plain).await,
         "audit" => audit::run(of, app, plain),
-        "policy" => policy::run(app, plain).await,
+        "policy" => policy::run(of, app, plain).await,
         "keys" => keys(app, plain).await,
         "exported" => exported::run(of, app, plain).await,
         "tool" => {
