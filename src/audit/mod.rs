@@ -11,6 +11,7 @@ mod decided;
 mod file;
 mod log;
 mod manifest;
+mod read_back;
 mod record;
 mod recover;
 mod reload;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use log::{Audit, Beside, Closing, Opening, Outcome, Ticket};
+pub use read_back::{Recorded, RecordedPolicy, read_back};
 pub use record::canonical;
 pub use recover::Recovery;
 pub use reload::{Reload, ReloadChange};

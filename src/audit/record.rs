@@ -472,10 +472,7 @@ impl<'a> RequestRecord<'a> {
                 rows: requested.rows,
                 timeout_ms: requested.timeout_ms,
                 read_only: requested.read_only,
-                credentials: requested.credentials.map(|access| match access {
-                    CredentialAccess::Owner => "owner",
-                    CredentialAccess::ReadOnly => "readonly",
-                }),
+                credentials: requested.credentials.map(access_word),
                 labels: b.pairs(&requested.labels),
                 extensions: b.names(&requested.extensions),
                 command: requested.command.split_first().map(|(program, rest)| (b.text(program), rest.len())),
@@ -494,7 +491,14 @@ impl<'a> RequestRecord<'a> {
     }
 }
 
-const fn tls_word(mode: TlsMode) -> &'static str {
+pub(super) const fn access_word(access: CredentialAccess) -> &'static str {
+    match access {
+        CredentialAccess::Owner => "owner",
+        CredentialAccess::ReadOnly => "readonly",
+    }
+}
+
+pub(super) const fn tls_word(mode: TlsMode) -> &'static str {
     match mode {
         TlsMode::Disable => "disable",
         TlsMode::Prefer => "prefer",

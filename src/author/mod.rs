@@ -1,4 +1,4 @@
-//! What authors do with a component: its cases, checks, single evaluations, measurements.
+//! What authors do with a component: its cases, checks, single evaluations, measurements, records asked about again.
 //!
 //! Everything here runs the very component that will be deployed, in the host that a server has, with a server's limits. It
 //! needs no configuration, no state directory and no cluster, and nothing here decides about a request.
@@ -8,6 +8,8 @@ pub mod cases;
 pub mod check;
 pub mod eval;
 pub mod fuzz;
+mod records;
+pub mod replay;
 pub mod shown;
 pub mod subject;
 pub mod suite;

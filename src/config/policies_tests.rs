@@ -124,7 +124,7 @@ fn the_files_that_are_looked_at_are_those_that_are_named() {
     check("[[policy]", &["policies.toml"]);
     check("policy = 1", &["policies.toml"]);
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(files(&path), [path.clone()]);
+    assert_eq!(files(&path), std::slice::from_ref(&path));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod cases;
 mod checking;
 mod measuring;
+mod replaying;
 mod testing;
 
 use std::fs;

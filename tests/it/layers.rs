@@ -22,7 +22,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("service", &["model", "sql", "operation", "admission", "policy", "sandbox", "audit", "telemetry", "command"]),
     ("config", &["model", "policy", "engine", "audit", "telemetry", "secret", "identity", "command"]),
     ("telemetry", &["model"]),
-    ("author", &["model", "sql", "policy", "config"]),
+    ("author", &["model", "sql", "policy", "config", "audit"]),
     ("mcp", &["model", "operation", "service"]),
     (
         "cli",

@@ -36,6 +36,11 @@ impl Operations {
     pub fn find(&self, name: &str) -> Option<(&'static str, Impact)> {
         self.0.iter().copied().find(|(known, _)| *known == name)
     }
+
+    /// Returns an operation's name as it lives as long as the program.
+    pub fn name(&self, name: &str) -> Option<&'static str> {
+        self.find(name).map(|(known, _)| known)
+    }
 }
 
 /// A request, ready to be shown.

@@ -13,7 +13,7 @@ use crate::model::counted;
 use crate::policy::Description;
 
 pub(super) fn run(of: &ArgMatches, format: Format) -> Result<ExitCode, NotBegun> {
-    let (found, settings) = (found(of)?, settings_of(of)?);
+    let (found, settings) = (found(of)?, settings_of(of, "settings")?);
     let host = subject::host().map_err(NotBegun::unloaded)?;
     let checked = check::run(&host, found, settings, &operations());
     match format {

@@ -14,6 +14,11 @@ const FUZZ_COUNT_MAX: u64 = 1_000_000_000;
 /// The longest time that can be asked for, in seconds.
 const FUZZ_SECONDS_MAX: u64 = 86_400;
 
+/// The most changes that can be asked to be shown.
+const SHOWN_MAX: u64 = 1_000;
+/// How `replay` and `diff` end.
+const CHANGES: &str = "Exit status: 0 the same is said of all; 1 of some something else is; 2 nothing was begun.";
+
 /// Returns the grammar.
 pub(in crate::cli) fn command() -> Command {
     Command::new("policy")
@@ -26,6 +31,9 @@ pub(in crate::cli) fn command() -> Command {
         .subcommand(eval())
         .subcommand(bench())
         .subcommand(fuzz())
+        .subcommand(replay())
+        .subcommand(diff())
+        .subcommand(explain())
 }
 
 fn list() -> Command {
@@ -133,6 +141,51 @@ fn fuzz() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("The policy claims that adding a write never makes of a denial anything else"),
         )
+}
+
+fn replay() -> Command {
+    Command::new("replay")
+        .about("Has a component decide recorded requests again, and says of which it would have said something else than was said then")
+        .after_help(CHANGES)
+        .arg(component("candidate", "The component, or its folder").long("candidate").required(true))
+        .arg(records())
+        .arg(Arg::new("as").long("as").value_name("NAME").help("The policy of the records to compare with; default: of the candidate's own name"))
+        .arg(settings())
+        .arg(shown())
+}
+
+fn diff() -> Command {
+    let of = |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("JSON|@FILE").help(help);
+    Command::new("diff")
+        .about("Has two components decide recorded requests, and says of which they say different things, demands and charges included")
+        .after_help(CHANGES)
+        .arg(component("before", "A component, or its folder").required(true))
+        .arg(component("after", "Another, or the same under other settings").required(true))
+        .arg(records())
+        .arg(of("settings-before", "The first one's settings, whole; default: its folder's `default.json`, else none"))
+        .arg(of("settings-after", "The second one's settings, likewise"))
+        .arg(shown())
+}
+
+fn explain() -> Command {
+    Command::new("explain")
+        .about("Says of one decided request what each policy said, and what came of it, from the audit log")
+        .arg(Arg::new("id").required(true).value_name("ID").help("The request's id: `requestId` of its reply"))
+}
+
+fn component(name: &'static str, help: &'static str) -> Arg {
+    let value = Arg::new(name).value_name("PATH").value_hint(ValueHint::AnyPath);
+    value.value_parser(clap::value_parser!(PathBuf)).help(help)
+}
+
+fn records() -> Arg {
+    component("records", "An audit log: its folder, `audit` of the state directory, or a file of its lines")
+        .long("records")
+        .required(true)
+}
+
+fn shown() -> Arg {
+    number("show", SHOWN_MAX, "How many changes are shown, 1 to 1000; default 20; all are counted")
 }
 
 fn path() -> Arg {

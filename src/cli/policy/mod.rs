@@ -1,15 +1,18 @@
 //! `pgsandbox policy …`: what is loaded, and what authors do with a component.
 //!
-//! Only `list` and `reload` are about this program's own policies; the others take a component's path, and need neither configuration nor
+//! Only `list`, `reload` and `explain` are about this program's own policies; the others take a component's path, and need neither configuration nor
 //! state directory nor cluster.
 
 mod bench;
 mod check;
+mod diff;
 mod eval;
+mod explain;
 mod fuzz;
 mod grammar;
 mod junit;
 mod loaded;
+mod replay;
 mod test;
 
 use std::io::Read as _;
@@ -32,12 +35,15 @@ use crate::operation::OPERATIONS;
 
 /// Returns whether a command of these needs nothing of the program's own.
 pub(super) fn is_apart(of: &ArgMatches) -> bool {
-    !matches!(of.subcommand_name(), Some("list" | "reload"))
+    !matches!(of.subcommand_name(), Some("list" | "reload" | "explain"))
 }
 
 /// Runs a command that is about this program's own policies.
 pub(super) async fn run(of: &ArgMatches, app: &App, format: Format) -> ExitCode {
-    loaded::run(of, app, format).await
+    match of.subcommand() {
+        Some(("explain", of)) => explain::run(of, app, format),
+        Some(_) | None => loaded::run(of, app, format).await,
+    }
 }
 
 /// Runs a command that needs nothing of the program's own, with the stack that policies and the reader of SQL have in a server.
@@ -66,6 +72,8 @@ fn dispatch(of: &ArgMatches, format: Format) -> ExitCode {
         Some(("eval", of)) => eval::run(of, format),
         Some(("bench", of)) => bench::run(of, format),
         Some(("fuzz", of)) => fuzz::run(of, format),
+        Some(("replay", of)) => replay::run(of, format),
+        Some(("diff", of)) => diff::run(of, format),
         Some(_) | None => Ok(ExitCode::FAILURE),
     };
     ran.unwrap_or_else(|NotBegun(failures)| {
@@ -101,18 +109,25 @@ fn operations() -> Operations {
 }
 
 fn found(of: &ArgMatches) -> Result<Found, NotBegun> {
-    let path = of.get_one::<PathBuf>("path").cloned().unwrap_or_default();
+    found_at(of, "path")
+}
+
+fn found_at(of: &ArgMatches, name: &str) -> Result<Found, NotBegun> {
+    let path = of.get_one::<PathBuf>(name).cloned().unwrap_or_default();
     Ok(subject::find(&path)?)
 }
 
-fn settings_of(of: &ArgMatches) -> Result<Option<Map<String, Value>>, NotBegun> {
-    let given = of.get_one::<String>("settings");
-    Ok(given.map(|given| subject::settings(given).map_err(|fault| format!("--settings: {fault}"))).transpose()?)
+fn settings_of(of: &ArgMatches, name: &str) -> Result<Option<Map<String, Value>>, NotBegun> {
+    let given = of.get_one::<String>(name);
+    Ok(given.map(|given| subject::settings(given).map_err(|fault| format!("--{name}: {fault}"))).transpose()?)
 }
 
 /// Loads the component of a command.
 fn subject_of(of: &ArgMatches, found: Found) -> Result<Subject, NotBegun> {
-    let settings = settings_of(of)?;
+    subject_with(settings_of(of, "settings")?, found)
+}
+
+fn subject_with(settings: Option<Map<String, Value>>, found: Found) -> Result<Subject, NotBegun> {
     let host = subject::host().map_err(NotBegun::unloaded)?;
     Subject::load(&host, found, settings).map_err(NotBegun::unloaded)
 }
