@@ -8,20 +8,32 @@ mod bundled;
 mod cluster;
 mod health;
 mod policies;
+mod policy_reload;
+mod policy_source;
+mod policy_watch;
+mod servers;
 mod upkeep;
 
 pub use self::cluster::ClusterSeen;
+pub use self::policies::PoliciesSeen;
+pub use self::servers::{Answered, ServerSeen};
 
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::AbortHandle;
 
 use self::health::{AuditHealth, ClustersHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
+use self::policies::Policies;
+use self::policy_reload::Reloader;
+use self::policy_watch::Watch;
+use self::servers::{Ask, Registration};
 use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Beside, Closing, Opening, Outcome};
@@ -35,7 +47,6 @@ use crate::identity::local_user;
 use crate::mcp::{Handler, RowsIn, serve_stdio};
 use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fault};
 use crate::operation::Toolset;
-use crate::policy::PolicyInfo;
 use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UpkeepAudit, UpkeptProfile};
 use crate::secret::{KeyRing, KeySource, PasswordSource};
 use crate::service::{Parts, Service};
@@ -44,7 +55,7 @@ use crate::store::ServerSessions;
 use crate::telemetry::Telemetry;
 
 /// The stack of the threads that requests run on: SQL is parsed and policies are evaluated inline.
-const WORKER_STACK_BYTES: usize = 16 << 20;
+pub(crate) const WORKER_STACK_BYTES: usize = 16 << 20;
 /// How long what runs may take to end when the program does.
 const DRAIN: Duration = Duration::from_secs(30);
 /// Read SQL that is kept for repeats.
@@ -69,7 +80,9 @@ pub struct App {
     config: Config,
     audit: Arc<Audit>,
     authority: SystemAuthority,
-    policies: policies::Loading,
+    policies: Arc<Policies>,
+    /// Where other programs find this one, if it is a server.
+    registration: Arc<Mutex<Option<Registration>>>,
     servers: Vec<Arc<PostgresServer>>,
 }
 
@@ -168,10 +181,15 @@ where
     let code = runtime.block_on(async {
         let app = Arc::new(App::build(config, telemetry.clone()).await?);
         let audit = Arc::new(AuditedUpkeep::new(app.audit.clone()));
+        let mut watching = None;
         if lifetime == Lifetime::Server {
             app.core.start_upkeep(app.authority.clone(), audit.clone())?;
+            watching = Some(app.watch_policies()?);
         }
         let code = work(app.clone()).await;
+        // Nobody is to ask what is about to end.
+        watching.iter().for_each(AbortHandle::abort);
+        drop(app.registration.lock().unwrap_or_else(PoisonError::into_inner).take());
         if lifetime == Lifetime::OneShot {
             let audit: Arc<dyn UpkeepAudit> = audit;
             let settled = app.core.settle(&app.authority, &audit);
@@ -196,7 +214,7 @@ impl App {
         let authority = SystemAuthority::take().ok_or(StartError::Twice)?;
         let home = config.home.path().to_path_buf();
         // First of all, as they take longest.
-        let policies = policies::Loading::begin(config.policies.clone(), home.join("cache"));
+        let policies = Policies::begin(config.policies.clone(), home.join("cache"));
         let source = config.key_command.clone().map(KeySource::Command);
         let keys = KeyRing::open(source.unwrap_or_else(|| KeySource::StateDirectory(home.clone()))).await?;
         let mut profiles = Vec::new();
@@ -231,14 +249,15 @@ impl App {
             health: vec![
                 Arc::new(ProgramHealth::new(home.clone())),
                 Arc::new(ClustersHealth::new(cluster::besides(&servers, &config))),
-                Arc::new(PoliciesHealth::new(policies.watch())),
+                Arc::new(PoliciesHealth::new(policies.clone())),
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
                 Arc::new(CommandsHealth::new(commands.clone())),
             ],
             commands,
         });
-        Ok(Self { service, core, config, audit, authority, policies, servers })
+        let registration = Arc::default();
+        Ok(Self { service, core, config, audit, authority, policies, registration, servers })
     }
 
     /// Returns who calls from this machine.
@@ -268,8 +287,50 @@ impl App {
     ///
     /// # Errors
     /// One line for each fault.
-    pub async fn policies(&self) -> Result<Vec<PolicyInfo>, Vec<String>> {
-        self.policies.infos().await
+    pub async fn policies(&self) -> Result<PoliciesSeen, Vec<String>> {
+        self.policies.seen().await
+    }
+
+    /// Reloads the policies from now on whenever there is cause to: each server does.
+    fn watch_policies(&self) -> io::Result<AbortHandle> {
+        // Taken at once: one that comes before the policies are loaded counts, and ends nothing.
+        let hangups = signal(SignalKind::hangup())?;
+        let (policies, audit) = (self.policies.clone(), self.audit.clone());
+        let reloader = Reloader { policies, audit, authority: self.authority.clone() };
+        let (home, registration) = (self.config.home.path().to_owned(), self.registration.clone());
+        Ok(tokio::spawn(Watch::new(home, reloader, registration).run(hangups)).abort_handle())
+    }
+
+    /// Returns the servers that run on the state directory, each with how its policies stand.
+    pub fn servers_seen(&self) -> Vec<ServerSeen> {
+        servers::running(self.config.home.path())
+    }
+
+    /// Has every server of the state directory read its policies once more.
+    ///
+    /// # Errors
+    /// Fails if they cannot be asked.
+    pub async fn reload_policies(&self) -> Result<Vec<Answered>, Failure> {
+        self.ask_servers(Ask::Reload).await
+    }
+
+    /// Returns how the policies of every server of the state directory stand, and what their candidates came to.
+    ///
+    /// # Errors
+    /// Fails if they cannot be asked.
+    pub async fn ask_policies(&self) -> Result<Vec<Answered>, Failure> {
+        self.ask_servers(Ask::Tell).await
+    }
+
+    async fn ask_servers(&self, ask: Ask) -> Result<Vec<Answered>, Failure> {
+        let home = self.config.home.path().to_owned();
+        let asked = tokio::task::spawn_blocking(move || servers::ask(&home, ask)).await;
+        let asked = asked.map_err(io::Error::from).flatten();
+        asked.map_err(|error| {
+            let home = self.config.home.path().display();
+            Failure::new(Code::InvalidConfiguration, format!("the servers of `{home}` cannot be asked: {error}"))
+                .hint("each reads its policies again by SIGHUP, and by itself once a file is another")
+        })
     }
 
     /// Makes a new key and seals every stored password with it. Returns how many sandboxes' were.

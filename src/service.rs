@@ -155,7 +155,10 @@ impl Service {
         let context = trail.facts(context);
         let set = set?;
         let decision = trail.decided(self.decide(set.as_deref(), context, &asks)?);
-        make_ready(set, context);
+        if let Some(set) = &set {
+            set.count(decision);
+        }
+        self.make_ready(set.as_deref(), context);
         let people = (&self.core, &*self.consents);
         let agreed = Agreed::to(decision, context, &request.input, people, Use::Take).await?;
         trail.demands_approval(agreed.digest());
@@ -205,6 +208,22 @@ impl Service {
         }
     }
 
+    /// Prepares the next decision like this one beside what this call now waits for. A command makes no other call. What
+    /// stands ready is of the set that serves then, whatever this call was decided by.
+    fn make_ready(&self, set: Option<&Set>, context: &Context) {
+        if set.is_none() || context.principal.transport == Transport::Cli {
+            return;
+        }
+        let (operation, owner) = (context.operation, context.principal.owner.clone());
+        let policies = self.policies.clone();
+        drop(tokio::spawn(async move {
+            let holder = policies.borrow().clone();
+            if let Some(set) = holder.and_then(|holder| holder.current().ok()) {
+                set.make_ready(operation, &owner);
+            }
+        }));
+    }
+
     /// Asks the policies. Without any, only what they say of themselves can be asked for.
     fn decide(&self, set: Option<&Set>, context: &Context, asks: &Asks) -> Result<Decision, Failure> {
         let Some(set) = set else { return Ok(Decision::diagnosis()) };
@@ -236,11 +255,4 @@ impl Service {
 fn frees_room(operation: &str) -> bool {
     let removes = operation::find(operation).is_ok_and(|entry| entry.spec.impact == Impact::Destroys);
     removes || [DIAGNOSIS, "list_databases", "list_templates"].contains(&operation)
-}
-
-/// Prepares the next decision like this one beside what this call now waits for. A command makes no other call.
-fn make_ready(set: Option<Arc<Set>>, context: &Context) {
-    let Some(set) = set.filter(|_| context.principal.transport != Transport::Cli) else { return };
-    let (operation, owner) = (context.operation, context.principal.owner.clone());
-    drop(tokio::spawn(async move { set.make_ready(operation, &owner) }));
 }

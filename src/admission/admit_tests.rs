@@ -77,6 +77,7 @@ fn decision(obligations: &[(&str, Obligation)]) -> Decision {
         warnings: vec![("quota".into(), "one left".into())],
         reports: Vec::new(),
         generation: Generation { number: 1, digest: String::new() },
+        would: None,
     }
 }
 

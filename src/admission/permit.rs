@@ -81,6 +81,8 @@ pub enum SystemReason {
     LocalCluster,
     /// An operator has Postgres installed.
     Installation,
+    /// Other policies are to serve.
+    PolicyReload,
     /// An operator brings an exported template to this machine, or takes one away from it.
     TemplateTransport,
 }
@@ -97,6 +99,7 @@ impl SystemReason {
             Self::KeyRotation => "key-rotation",
             Self::LocalCluster => "local-cluster",
             Self::Installation => "installation",
+            Self::PolicyReload => "policy-reload",
             Self::TemplateTransport => "template-transport",
         }
     }

@@ -3,26 +3,24 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-use tokio::sync::watch;
-
 use super::cluster::Besides;
+use super::policies::{Policies, RefusedSet, Standing};
 use crate::audit;
 use crate::command::Commands;
 use crate::identity::own_identity;
-use crate::model::{Check, CheckStatus, Health, Identity, Mode, counted};
-use crate::policy::Holder;
+use crate::model::{Check, CheckStatus, Health, Identity, Mode, Timestamp, counted};
 use crate::telemetry::Telemetry;
+use async_trait::async_trait;
 
 fn check(name: &str, status: CheckStatus, detail: impl Into<String>, remedy: Option<&str>) -> Check {
     Check { name: name.to_owned(), status, detail: detail.into(), remedy: remedy.map(str::to_owned) }
 }
 
 /// Whether policies serve, and which.
-pub(super) struct PoliciesHealth(watch::Receiver<Option<Arc<Holder>>>);
+pub(super) struct PoliciesHealth(Arc<Policies>);
 
 impl PoliciesHealth {
-    pub(super) fn new(policies: watch::Receiver<Option<Arc<Holder>>>) -> Self {
+    pub(super) fn new(policies: Arc<Policies>) -> Self {
         Self(policies)
     }
 }
@@ -30,8 +28,9 @@ impl PoliciesHealth {
 #[async_trait]
 impl Health for PoliciesHealth {
     async fn checks(&self) -> Vec<Check> {
-        let Some(holder) = self.0.borrow().clone() else {
-            let (status, detail) = if self.0.has_changed().is_ok() {
+        let loaded = self.0.watch();
+        let Some(holder) = loaded.borrow().clone() else {
+            let (status, detail) = if loaded.has_changed().is_ok() {
                 (CheckStatus::Warn, "the policies are still being loaded")
             } else {
                 // Whoever loaded them is gone.
@@ -41,24 +40,46 @@ impl Health for PoliciesHealth {
             return vec![check("policies.loaded", status, detail, Some(remedy))];
         };
         if let Some(fault) = holder.fault() {
-            let remedy = "correct the policy file; every request but `doctor` is refused until then";
+            let remedy = "correct the policy file, which is taken by itself then; every request but `doctor` is refused until then";
             let one = |fault: &crate::policy::LoadFault| {
                 check("policies.loaded", CheckStatus::Fail, fault.to_string(), Some(remedy))
             };
             return fault.faults.iter().map(one).collect();
         }
         let Ok(set) = holder.current() else { return Vec::new() };
-        let (enforced, shadow): (Vec<_>, Vec<_>) = set.policies().partition(|policy| policy.mode == Mode::Enforce);
+        let of = |mode: Mode| set.policies().filter(|policy| policy.mode == mode).count();
+        let candidates = match of(Mode::Candidate) {
+            0 => String::new(),
+            candidates => format!(", {}", counted(candidates, "candidate", "candidates")),
+        };
         let generation = set.generation();
+        let standing = self.0.standing();
+        let since = standing.since.map(|since| format!(" since {since}")).unwrap_or_default();
         let detail = format!(
-            "{} enforced, {} in shadow; generation {}, digest {}",
-            enforced.len(),
-            shadow.len(),
+            "{} enforced, {} in shadow{candidates}; generation {}{since}, digest {}",
+            of(Mode::Enforce),
+            of(Mode::Shadow),
             generation.number,
             generation.digest
         );
-        vec![check("policies.loaded", CheckStatus::Ok, detail, None)]
+        let mut checks = vec![check("policies.loaded", CheckStatus::Ok, detail, None)];
+        checks.extend(standing.refused.as_ref().map(|refused| not_taken(generation.number, &standing, refused)));
+        checks
     }
+}
+
+/// Says that another set was to serve and does not.
+fn not_taken(serving: u64, standing: &Standing, refused: &RefusedSet) -> Check {
+    let of = |time: Option<Timestamp>| time.map(|time| format!(" of {time}")).unwrap_or_default();
+    let detail = format!(
+        "generation {serving}, from the file{}, serves; the file{} was refused at {}: {}",
+        of(standing.file_time),
+        of(refused.file_time),
+        refused.at,
+        refused.faults.join("; ")
+    );
+    let remedy = "correct the policy file: it is taken by itself then, and without that no server starts with policies";
+    check("policies.reload", CheckStatus::Fail, detail, Some(remedy))
 }
 
 /// Whether commands of repositories can be confined.

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::record::{Bounds, NAMES_MAX};
 use crate::model::{
-    Decision, Limit, Mode, Obligation, ObligationKind as Kind, Obligations, PolicyReport, Said, Scope, Verdict,
+    Decision, KeyedCharge, Limit, Mode, Obligation, ObligationKind as Kind, Obligations, PolicyReport, Said, Scope,
+    Verdict, Would,
 };
 
 #[derive(Serialize)]
@@ -25,23 +26,61 @@ pub(super) struct DecisionRecord<'a> {
     charges: Vec<ChargeRecord<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<[Cow<'a, str>; 2]>,
+    /// What it would be with shadow policies enforced and candidates in their places, where that is something else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would: Option<WouldDecide<'a>>,
+}
+
+#[derive(Serialize)]
+struct WouldDecide<'a> {
+    verdict: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    /// The policy that would refuse.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    obligations: Vec<ObligationRecord<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    charges: Vec<ChargeRecord<'a>>,
+}
+
+impl<'a> WouldDecide<'a> {
+    fn new(bounds: &mut Bounds, would: &'a Would) -> Self {
+        Self {
+            verdict: verdict(would.refusal.is_some()),
+            code: would.refusal.as_ref().map(|refusal| refusal.code.as_str()),
+            policy: would.refusal.as_ref().and_then(|r| r.policy.as_ref()).map(|(policy, _)| bounds.text(policy)),
+            obligations: obligations(&would.obligations),
+            charges: charges(bounds, &would.charges),
+        }
+    }
+}
+
+const fn verdict(is_refused: bool) -> &'static str {
+    if is_refused { "refused" } else { "allowed" }
+}
+
+fn charges<'a>(bounds: &mut Bounds, of: &'a [KeyedCharge]) -> Vec<ChargeRecord<'a>> {
+    bounds.list(of, NAMES_MAX, |bounds, charge| ChargeRecord {
+        policy: bounds.text(&charge.policy),
+        bucket: bounds.text(&charge.bucket.name),
+        cost: charge.cost,
+    })
 }
 
 impl<'a> DecisionRecord<'a> {
     pub(super) fn new(decision: &'a Decision) -> Self {
         let mut bounds = Bounds::default();
         Self {
-            verdict: if decision.refusal.is_some() { "refused" } else { "allowed" },
+            verdict: verdict(decision.refusal.is_some()),
             generation: decision.generation.number,
             digest: bounds.text(&decision.generation.digest),
             policies: bounds.list(&decision.reports, NAMES_MAX, PolicyRecord::new),
             obligations: obligations(&decision.obligations),
-            charges: bounds.list(&decision.charges, NAMES_MAX, |bounds, charge| ChargeRecord {
-                policy: bounds.text(&charge.policy),
-                bucket: bounds.text(&charge.bucket.name),
-                cost: charge.cost,
-            }),
+            charges: charges(&mut bounds, &decision.charges),
             warnings: bounds.pairs(&decision.warnings),
+            would: decision.would.as_deref().map(|would| WouldDecide::new(&mut bounds, would)),
         }
     }
 }
@@ -50,6 +89,9 @@ impl<'a> DecisionRecord<'a> {
 struct PolicyRecord<'a> {
     policy: Cow<'a, str>,
     mode: &'static str,
+    /// Of a candidate: the policy that it may come to stand for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<Cow<'a, str>>,
     said: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<Cow<'a, str>>,
@@ -58,6 +100,9 @@ struct PolicyRecord<'a> {
     detail: Option<Cow<'a, str>>,
     elapsed_us: u64,
     fuel: u64,
+    /// In what a candidate's answer is another than that policy's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    differs: Vec<&'static str>,
     /// What a policy in shadow would have demanded and taken; that of the others is in the decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     would: Option<WouldRecord<'a>>,
@@ -76,11 +121,13 @@ impl<'a> PolicyRecord<'a> {
         Self {
             policy: bounds.text(&report.policy),
             mode: report.mode.as_str(),
+            of: bounds.some(report.of.as_ref()),
             said,
             code: code.map(|code| bounds.text(code)),
             detail: bounds.some(detail),
             elapsed_us: report.elapsed_us,
             fuel: report.fuel,
+            differs: report.differs.iter().map(|kind| kind.as_str()).collect(),
             would: WouldRecord::new(bounds, report),
         }
     }
@@ -107,7 +154,13 @@ impl<'a> WouldRecord<'a> {
 
     fn new(bounds: &mut Bounds, report: &'a PolicyReport) -> Option<Self> {
         let Said::Decided(answer) = &report.said else { return None };
-        if report.mode != Mode::Shadow || answer.obligations.is_empty() && answer.charges.is_empty() {
+        let told = match report.mode {
+            Mode::Enforce => false,
+            Mode::Shadow => true,
+            // Where it is as the policy says that it is for, that one's stands for both.
+            Mode::Candidate => !report.differs.is_empty(),
+        };
+        if !told || answer.obligations.is_empty() && answer.charges.is_empty() {
             return None;
         }
         let mut obligations = Vec::new();

@@ -18,6 +18,7 @@ use super::file::private_dir;
 use super::manifest::{self, Entry};
 use super::record::{CloseEntry, Ending, OpenEntry, json};
 use super::recover::{self, Recovery};
+use super::reload::Reload;
 use super::room;
 use super::segment::Segment;
 use super::{AuditError, AuditSettings, Sync};
@@ -206,8 +207,20 @@ impl Audit {
     /// Fails if the line, or a closing line that still waits, cannot be written, or if what room there is is kept for what
     /// frees some: the request must be refused.
     pub fn open(self: &Arc<Self>, opening: Opening<'_>) -> Result<Ticket, AuditError> {
+        self.open_entry(opening, None)
+    }
+
+    /// Writes the line before the policies change, or are refused to.
+    ///
+    /// # Errors
+    /// Fails if the line cannot be written: nothing else may serve.
+    pub fn open_reload(self: &Arc<Self>, opening: Opening<'_>, reload: &Reload<'_>) -> Result<Ticket, AuditError> {
+        self.open_entry(opening, Some(reload))
+    }
+
+    fn open_entry(self: &Arc<Self>, opening: Opening<'_>, reload: Option<&Reload<'_>>) -> Result<Ticket, AuditError> {
         let Opening { id, principal, operation, now, trace, frees } = opening;
-        let entry = json(&OpenEntry::new(id, now, trace, principal, operation));
+        let entry = json(&OpenEntry::new(id, now, trace, principal, operation).reload(reload));
         fault::reach("audit.open").map_err(|injected| self.unavailable(injected.into()))?;
         let dir = &self.shared.settings.dir;
         if !frees && let Some(left) = room::nearly_none(dir) {

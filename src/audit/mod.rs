@@ -13,6 +13,7 @@ mod log;
 mod manifest;
 mod record;
 mod recover;
+mod reload;
 mod room;
 mod segment;
 mod tail;
@@ -25,6 +26,7 @@ use std::time::Duration;
 pub use log::{Audit, Beside, Closing, Opening, Outcome, Ticket};
 pub use record::canonical;
 pub use recover::Recovery;
+pub use reload::{Reload, ReloadChange};
 pub use tail::{Filter, tail};
 pub use verify::{Fault, VerifyReport, verify};
 

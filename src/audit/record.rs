@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::Beside;
 use super::decided::{DecisionRecord, ObligationRecord, obligations};
+use super::reload::{Reload, ReloadRecord};
 use crate::model::{
     Context, CredentialAccess, Decision, Failure, Obligations, Principal, RequestId, SandboxId, StatementFacts,
     Timestamp, TlsMode, TraceIds, Usage,
@@ -41,6 +42,8 @@ pub(super) struct OpenEntry<'a> {
     build: &'static str,
     principal: PrincipalRecord<'a>,
     operation: Cow<'a, str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reload: Option<ReloadRecord<'a>>,
 }
 
 impl<'a> OpenEntry<'a> {
@@ -61,7 +64,13 @@ impl<'a> OpenEntry<'a> {
             build: super::BUILD,
             principal: PrincipalRecord::new(principal, &mut bounds),
             operation: operation_name(operation),
+            reload: None,
         }
+    }
+
+    pub(super) fn reload(mut self, reload: Option<&Reload<'a>>) -> Self {
+        self.reload = reload.map(ReloadRecord::new);
+        self
     }
 }
 

@@ -10,6 +10,7 @@ mod exported;
 mod local;
 mod main_job;
 mod nearest;
+mod policy;
 mod policy_settings;
 mod progress;
 mod quickstart;
@@ -79,6 +80,7 @@ pub fn parse(arguments: &[std::ffi::OsString], interactive: bool) -> Result<Comm
             Err(help) => Err(help),
         },
         Some(("setup" | "uninstall" | "smoke-test" | "completions", _)) => Ok(Command::Apart(Box::new(matches))),
+        Some(("policy", of)) if policy::is_apart(of) => Ok(Command::Apart(Box::new(matches))),
         Some(_) => Ok(Command::Other(Box::new(matches))),
     }
 }
@@ -91,6 +93,7 @@ pub fn run_apart(matches: &ArgMatches) -> ExitCode {
         Some(("uninstall", of)) => setup::uninstall(of, plain),
         Some(("smoke-test", _)) => smoke_test::run(plain),
         Some(("completions", of)) => completions(of),
+        Some(("policy", of)) => policy::run_apart(of, plain),
         Some(_) | None => ExitCode::FAILURE,
     };
     if render::is_written() { code } else { ExitCode::FAILURE }
@@ -148,7 +151,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
         "quickstart" => quickstart::run(app, of.get_flag("yes")).await,
         "local" => local::run(of, app, plain).await,
         "audit" => audit::run(of, app, plain),
-        "policy" => policies(app, plain).await,
+        "policy" => policy::run(of, app, plain).await,
         "keys" => keys(app, plain).await,
         "exported" => exported::run(of, app, plain).await,
         "tool" => {
@@ -269,51 +272,6 @@ fn read_all(source: impl Read) -> Result<String, String> {
         return Err(format!("the input is longer than {INPUT_BYTES_MAX} bytes"));
     }
     Ok(text)
-}
-
-async fn policies(app: &App, format: Format) -> ExitCode {
-    match app.policies().await {
-        Ok(infos) if format == Format::Json => {
-            let policies: Vec<Value> = infos
-                .iter()
-                .map(|info| {
-                    json!({
-                        "name": info.name,
-                        "mode": info.mode.as_str(),
-                        "version": info.description.version,
-                        "componentSha256": info.component_sha256,
-                        "settingsSha256": info.settings_sha256,
-                        "covers": info.description.covers,
-                    })
-                })
-                .collect();
-            render::json(&json!({"ok": true, "policies": policies}).to_string());
-            ExitCode::SUCCESS
-        }
-        Err(faults) if format == Format::Json => {
-            let failures: Vec<Failure> =
-                faults.into_iter().map(|fault| Failure::new(Code::PolicyNotReady, fault)).collect();
-            render::failures(&failures, format);
-            ExitCode::FAILURE
-        }
-        Ok(infos) => {
-            for info in infos {
-                let covers = info.description.covers.join(", ");
-                line(&format!(
-                    "{:<16} {:<8} {} covers: {}",
-                    info.name,
-                    info.mode.as_str(),
-                    info.component_sha256.get(..16).unwrap_or_default(),
-                    if covers.is_empty() { "nothing" } else { &covers }
-                ));
-            }
-            ExitCode::SUCCESS
-        }
-        Err(faults) => {
-            faults.iter().for_each(|fault| say(&format!("error: {fault}")));
-            ExitCode::FAILURE
-        }
-    }
 }
 
 async fn keys(app: &App, format: Format) -> ExitCode {

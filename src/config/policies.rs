@@ -9,7 +9,8 @@
 //! [[policy]]
 //! source = "quota"                # a bundled policy, or a path from this file: "./mine.wasm"
 //! name = "quota"                  # default: the bundled name, or the file's name without `.wasm`
-//! mode = "enforce"                # or "shadow": asked and recorded, without a say
+//! mode = "enforce"                # or "shadow": asked and recorded, without a say; or "candidate"
+//! of = "quota"                    # of a candidate: the policy it may come to stand for
 //! digest = "sha256:…"             # the component must have it
 //! sees_text = false               # whether it is shown the statements' texts
 //! settings = { max_live = 3 }
@@ -26,14 +27,14 @@ use toml::{Table, Value};
 
 use crate::model::{Code, Failure, Mode, fault};
 use crate::policy::{
-    Bundled, COMPONENT_BYTES_MAX, Component, Limits, SETTINGS_DEPTH_MAX, Section, Spec, pattern_fault,
+    Bundled, COMPONENT_BYTES_MAX, Component, Limits, POLICIES_MAX, SETTINGS_DEPTH_MAX, Section, Spec, pattern_fault,
 };
 
 /// The largest file, in bytes: settings are bounded further on.
 pub const POLICY_FILE_BYTES_MAX: u64 = 1 << 20;
 
 const FILE_KEYS: [&str; 1] = ["policy"];
-const POLICY_KEYS: [&str; 8] = ["name", "source", "mode", "digest", "sees_text", "settings", "owners", "limits"];
+const POLICY_KEYS: [&str; 9] = ["name", "source", "mode", "of", "digest", "sees_text", "settings", "owners", "limits"];
 const LIMIT_KEYS: [&str; 3] = ["fuel", "memory_kib", "timeout_ms"];
 
 /// Everything that is wrong with the file.
@@ -87,6 +88,7 @@ pub fn defaults(bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
             component,
             pin,
             mode: Mode::Enforce,
+            of: None,
             settings: canonical(&beneath),
             sections: Vec::new(),
             limits: Limits::default(),
@@ -109,6 +111,18 @@ pub fn load(path: &Path, bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError
     let bytes = read(path, POLICY_FILE_BYTES_MAX).map_err(&refuse)?;
     let text = String::from_utf8(bytes).map_err(|_| refuse("it is no UTF-8".to_owned()))?;
     parse(&text, path, bundled)
+}
+
+/// Returns the file itself and the components that it names, as far as it can be read: whatever is to be looked at to see
+/// that it changed. Finds no fault; [`load`] does.
+pub fn files(path: &Path) -> Vec<PathBuf> {
+    let text = read(path, POLICY_FILE_BYTES_MAX).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let table = text.and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
+    let entries = table.get("policy").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let sources = entries.iter().filter_map(|entry| entry.get("source")?.as_str()).filter(|source| is_file(source));
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let components = sources.take(POLICIES_MAX).map(|source| directory.join(source));
+    std::iter::once(path.to_owned()).chain(components).collect()
 }
 
 /// Reads the text of a file that lies at `path`, and the components it names.
@@ -207,6 +221,7 @@ impl Reader<'_> {
         let name = name.or_else(|| source.and_then(default_name)).filter(|name| self.name(path, name));
         self.names.extend(name.clone());
         let mode = self.mode(path, table);
+        let of = self.text(path, table, "of").map(str::to_owned);
         let sees_text = self.boolean(path, table, "sees_text").unwrap_or(false);
         let digest = self.digest(path, table);
         let limits = self.limits(path, table);
@@ -235,6 +250,7 @@ impl Reader<'_> {
             component,
             pin: if sound { digest.or(pin) } else { None },
             mode: mode.unwrap_or(Mode::Enforce),
+            of,
             settings: canonical(&settings),
             sections,
             limits: if sound { limits } else { Limits::default() },
@@ -309,8 +325,9 @@ impl Reader<'_> {
             None => Some(Mode::Enforce),
             Some("enforce") => Some(Mode::Enforce),
             Some("shadow") => Some(Mode::Shadow),
+            Some("candidate") => Some(Mode::Candidate),
             Some(other) => {
-                let message = format!("it is no mode{}", meant(other, &["enforce", "shadow"]));
+                let message = format!("it is no mode{}", meant(other, &["enforce", "shadow", "candidate"]));
                 self.fault(&format!("{path}.mode"), message);
                 None
             }
@@ -487,7 +504,7 @@ fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
 }
 
 /// Writes an object as JSON with its keys in order at every depth, so that equal settings have equal texts.
-fn canonical(object: &Map<String, Json>) -> String {
+pub fn canonical(object: &Map<String, Json>) -> String {
     sorted(&Json::Object(object.clone())).to_string()
 }
 

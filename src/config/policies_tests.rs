@@ -100,6 +100,34 @@ fn layers_replace_whole_keys_of_those_beneath() {
 }
 
 #[test]
+fn a_candidate_says_what_it_is_for() {
+    let specs = specs(
+        "[[policy]]\nsource = 'quota'\n[[policy]]\nsource = 'quota'\nname = 'next'\nmode = 'candidate'\nof = 'quota'",
+    );
+    assert_eq!((specs[1].mode, specs[1].of.as_deref()), (Mode::Candidate, Some("quota")));
+    assert_eq!(specs[0].of, None);
+}
+
+#[test]
+fn the_files_that_are_looked_at_are_those_that_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policies.toml");
+    let check = |text: &str, expected: &[&str]| {
+        std::fs::write(&path, text).unwrap();
+        let expected: Vec<_> = expected.iter().map(|name| directory.path().join(name)).collect();
+        assert_eq!(files(&path), expected, "{text}");
+    };
+    check(
+        "[[policy]]\nsource = 'quota'\n[[policy]]\nsource = './own.wasm'\nmode = 'nope'",
+        &["policies.toml", "own.wasm"],
+    );
+    check("[[policy]", &["policies.toml"]);
+    check("policy = 1", &["policies.toml"]);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(files(&path), [path.clone()]);
+}
+
+#[test]
 fn equal_settings_have_equal_texts() {
     let one = specs("[[policy]]\nsource = 'row-limit'\nsettings = { a = { x = 1, y = 2 }, b = 1 }");
     let two = specs("[[policy]]\nsource = 'row-limit'\n[policy.settings]\nb = 1\na.y = 2\na.x = 1");

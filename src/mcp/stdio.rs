@@ -30,7 +30,8 @@ const DRAIN_TICK: Duration = Duration::from_millis(10);
 /// Fails if the streams fail, or the client's first message is no handshake.
 pub async fn serve_stdio(service: Arc<Service>, handler: Handler) -> io::Result<()> {
     let (input, output) = stdio_pipes();
-    let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+    // SIGHUP ends nothing: it has the policies read again, and where a terminal is gone the input ends by itself.
+    let kinds = [SignalKind::terminate(), SignalKind::interrupt()];
     let signals = kinds.into_iter().map(signal).collect::<io::Result<_>>()?;
     let input = DrainingInput { inner: input, service, signals, ended: None };
     let running = match serve_server(handler, Lines::new(input, output)).await {

@@ -101,6 +101,8 @@ pub enum Mode {
     Enforce,
     /// It is asked and recorded, and changes nothing.
     Shadow,
+    /// As in shadow, and compared with the policy that it may come to stand for.
+    Candidate,
 }
 
 impl Mode {
@@ -109,6 +111,7 @@ impl Mode {
         match self {
             Self::Enforce => "enforce",
             Self::Shadow => "shadow",
+            Self::Candidate => "candidate",
         }
     }
 }
@@ -120,14 +123,46 @@ pub struct PolicyReport {
     pub policy: String,
     /// Whether its word counts.
     pub mode: Mode,
+    /// Of a candidate: the policy that it may come to stand for.
+    pub of: Option<String>,
     /// What it said.
     pub said: Said,
+    /// Of a candidate: in what its answer is another than that policy's.
+    pub differs: Vec<Difference>,
     /// Time of the evaluation in microseconds; zero where none took place.
     pub elapsed_us: u64,
     /// Fuel spent; zero where none was.
     pub fuel: u64,
     /// False where the policy was shown text that records do not hold.
     pub replayable: bool,
+}
+
+/// In what a candidate's answer is another than the answer of the policy that it may come to stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Difference {
+    /// One passes, abstains, denies, fails or is not concerned, and the other does not.
+    Verdict,
+    /// Both deny, or both fail, under other codes.
+    Code,
+    /// They demand something else.
+    Obligations,
+    /// They cost something else.
+    Charges,
+}
+
+impl Difference {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Verdict, Self::Code, Self::Obligations, Self::Charges];
+
+    /// Returns the word used in records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Verdict => "verdict",
+            Self::Code => "code",
+            Self::Obligations => "obligations",
+            Self::Charges => "charges",
+        }
+    }
 }
 
 /// What a policy said, or why it said nothing.
@@ -170,6 +205,7 @@ impl Decision {
             warnings: Vec::new(),
             reports: Vec::new(),
             generation: Generation { number: 0, digest: String::new() },
+            would: None,
         }
     }
 }
@@ -189,4 +225,18 @@ pub struct Decision {
     pub reports: Vec<PolicyReport>,
     /// The set of policies that decided.
     pub generation: Generation,
+    /// What it would be if the policies in shadow were enforced and each candidate stood for its policy; only where that is
+    /// something else.
+    pub would: Option<Box<Would>>,
+}
+
+/// A decision that is not the one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Would {
+    /// `None` if the request would go on.
+    pub refusal: Option<Failure>,
+    /// What would have to hold then.
+    pub obligations: Obligations,
+    /// What it would cost.
+    pub charges: Vec<KeyedCharge>,
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::envelope::{EnvelopeError, LimitNote};
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{self, Admissible, Permit};
-use crate::model::{Failure, Impact, ObligationKind, Obligations, PolicyReport, Previewed, Said, Verdict};
+use crate::model::{Failure, Impact, ObligationKind, Obligations, PolicyReport, Previewed, Said, Verdict, Would};
 
 /// Arguments of `explain_policy`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -40,6 +40,19 @@ pub(super) struct Explained {
     balances: Vec<BalanceEntry>,
     /// The set of policies that decided.
     generation: String,
+    /// Only where it is something else: the decision with shadow policies enforced and candidates in their places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would: Option<WouldBe>,
+}
+
+/// A decision that is not the one.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct WouldBe {
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<EnvelopeError>,
+    limits: Vec<LimitNote>,
 }
 
 /// One policy's word.
@@ -47,8 +60,14 @@ pub(super) struct Explained {
 #[serde(rename_all = "camelCase")]
 struct PolicyWord {
     policy: String,
-    /// `enforce` or `shadow`.
+    /// `enforce`, `shadow` or `candidate`.
     mode: String,
+    /// The policy that a candidate may come to stand for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<String>,
+    /// In what a candidate's answer is another.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    differs: Vec<String>,
     /// `pass`, `abstain`, `deny`, `not-concerned`, or the code of its failure.
     verdict: String,
     /// The code of its denial.
@@ -127,7 +146,16 @@ fn explained(operation: String, allowed: bool, previewed: Previewed) -> Explaine
         balances: balances
             .map(|b| BalanceEntry { policy: b.policy, bucket: b.bucket, remaining: b.remaining })
             .collect(),
+        would: previewed.decision.would.as_deref().map(would_be),
         generation: previewed.decision.generation.digest,
+    }
+}
+
+fn would_be(would: &Would) -> WouldBe {
+    WouldBe {
+        allowed: would.refusal.is_none(),
+        refusal: would.refusal.as_ref().map(Into::into),
+        limits: limits(&would.obligations),
     }
 }
 
@@ -161,6 +189,8 @@ fn word(report: &PolicyReport) -> PolicyWord {
     let mut word = PolicyWord {
         policy: report.policy.clone(),
         mode: report.mode.as_str().to_owned(),
+        of: report.of.clone(),
+        differs: report.differs.iter().map(|kind| kind.as_str().to_owned()).collect(),
         verdict: String::new(),
         code: None,
         message: None,

@@ -5,6 +5,8 @@
 //! How a policy is run is not here but behind [`Loader`] and [`Evaluator`], which [`wasm`] implements.
 
 mod answer;
+mod change;
+mod counts;
 mod evaluator;
 mod holder;
 mod merge;
@@ -20,8 +22,10 @@ mod tests;
 pub use answer::{
     BUCKET_FILL_MS_MAX, BUCKETS_MAX, CHARGES_MAX, OBLIGATIONS_MAX, TEXT_BYTES_MAX, WARNINGS_MAX, WORD_BYTES_MAX,
 };
+pub use change::{Change, Changed};
+pub use counts::Counts;
 pub use evaluator::{ConfigureError, Configured, Description, Evaluation, Evaluator, Loaded, Loader, Problem, Request};
-pub use holder::{Holder, Reloaded};
+pub use holder::{Holder, Prepared, Reloaded};
 pub use merge::NOT_FOUND;
 pub use owners::pattern_fault;
 pub use set::{LoadError, LoadFault, PolicyInfo, Set};

@@ -20,14 +20,15 @@ use crate::model::{
 
 use crate::telemetry::span;
 
+use super::counts::{Counters, Counts};
 use super::merge::{Part, merge};
 use super::owners::Owners;
 use super::schema;
 use super::spec::hex;
 use super::{
-    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, FUEL_MAX, FUEL_MIN, Limits, Loaded, Loader,
-    MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, POLICIES_MAX, Request, SECTIONS_MAX, SETTINGS_BYTES_MAX, Spec, TIMEOUT_MS_MAX,
-    TIMEOUT_MS_MIN, answer, sha256_hex,
+    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, FUEL_MAX, FUEL_MIN, Limits, Loaded,
+    Loader, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, POLICIES_MAX, Request, SECTIONS_MAX, SETTINGS_BYTES_MAX, Spec,
+    TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, answer, sha256_hex,
 };
 
 /// What a limit's origin says where no policy set it: no policy may pass for one of these.
@@ -49,10 +50,14 @@ pub struct PolicyInfo {
     pub description: Description,
     /// Whether its word counts.
     pub mode: Mode,
+    /// Of a candidate: the policy that it may come to stand for.
+    pub of: Option<String>,
     /// The component's digest.
     pub component_sha256: String,
     /// The digest of its settings, all sections together.
     pub settings_sha256: String,
+    /// What an evaluation may use.
+    pub limits: Limits,
     /// Whether statements' texts are shown to it.
     pub sees_text: bool,
 }
@@ -62,6 +67,7 @@ struct Policy {
     owners: Owners,
     base: Configured,
     sections: Vec<Configured>,
+    counters: Counters,
 }
 
 impl Policy {
@@ -111,9 +117,11 @@ impl std::error::Error for LoadError {}
 impl From<&LoadError> for Failure {
     fn from(error: &LoadError) -> Self {
         let mut failure = Self::new(Code::PolicyNotReady, "the policies are not loaded; the request was not run")
-            .hint("`pgsandbox doctor` lists what is wrong with them; once it is mended, start the program anew")
+            .hint(
+                "`pgsandbox doctor` lists what is wrong with them; a server takes the file by itself once it is mended",
+            )
             .audit(error.to_string());
-        // They are loaded once, at start: calling again alone never helps.
+        // Somebody has to mend the file first: calling again alone never helps.
         failure.retryable = false;
         failure
     }
@@ -158,8 +166,9 @@ impl Set {
 
     /// Returns the buckets, with their policies, that the concerned policies may charge: whose balances they are shown.
     pub fn buckets(&self, context: &Context) -> Vec<(String, Bucket)> {
-        let concerned = self.policies.iter().filter(|policy| concerned(policy, context));
-        concerned
+        // Of a candidate's none are kept.
+        let kept = self.policies.iter().filter(|policy| policy.info.mode != Mode::Candidate);
+        kept.filter(|policy| concerned(policy, context))
             .flat_map(|policy| {
                 let buckets = &policy.configured(&context.principal.owner).buckets;
                 buckets.iter().map(|bucket| (policy.info.name.clone(), bucket.clone()))
@@ -171,6 +180,37 @@ impl Set {
     pub fn decide(&self, context: &Context, balances: &[Balance]) -> Decision {
         let parts = self.policies.iter().map(|policy| ask(policy, context, balances)).collect();
         merge(context, parts, self.generation.clone())
+    }
+
+    /// Asks one policy by itself whether or not it concerns itself with the request, and returns all that is known of the evaluation; none
+    /// where there is no such policy. `balances` are those of [`Set::buckets`].
+    pub fn evaluate(&self, policy: &str, context: &Context, balances: &[Balance]) -> Option<Evaluation> {
+        let policy = self.policies.iter().find(|known| known.info.name == policy)?;
+        Some(evaluated(policy, policy.configured(&context.principal.owner), context, balances))
+    }
+
+    /// Returns the size of what evaluations of a policy start from for owners without a section, in bytes; none where the policy is
+    /// configured anew each time, or where it was made before this start.
+    pub fn snapshot_bytes(&self, policy: &str) -> Option<usize> {
+        self.policies.iter().find(|known| known.info.name == policy)?.base.evaluator.snapshot_bytes()
+    }
+
+    /// Counts how candidates answered a request that was decided by this set.
+    pub fn count(&self, decision: &Decision) {
+        let said = |name: &str| decision.reports.iter().find(|report| report.policy == name).map(|report| &report.said);
+        for policy in self.policies.iter().filter(|policy| policy.info.mode == Mode::Candidate) {
+            let report = decision.reports.iter().find(|report| report.policy == policy.info.name);
+            let live = policy.info.of.as_deref().and_then(said);
+            if let (Some(report), Some(live)) = (report, live) {
+                policy.counters.count(report, live);
+            }
+        }
+    }
+
+    /// Returns what the candidates came to since this set serves.
+    pub fn counts(&self) -> Vec<Counts> {
+        let candidates = self.policies.iter().filter_map(|policy| Some((policy, policy.info.of.as_deref()?)));
+        candidates.map(|(policy, of)| policy.counters.read(&policy.info.name, of)).collect()
     }
 
     /// Does ahead what the owner's next request for `operation` would have to wait for. For when nobody waits.
@@ -195,17 +235,11 @@ fn concerned(policy: &Policy, context: &Context) -> bool {
 fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<'a> {
     let configured = policy.configured(&context.principal.owner);
     let (said, elapsed_us, fuel) = if concerned(policy, context) {
-        let own: Vec<Balance> = balances.iter().filter(|balance| balance.policy == policy.info.name).cloned().collect();
-        let request = Request { context, balances: &own, with_text: policy.info.sees_text };
         let here = span::policy(&policy.info.name, policy.info.mode.as_str());
         here.in_scope(|| {
-            let evaluation = configured.evaluator.evaluate(&request);
-            let said = evaluation.answer.and_then(|decision| {
-                answer::check(&policy.info.description, &configured.buckets, &decision)?;
-                Ok(decision)
-            });
-            note_on_span(&here, &said, evaluation.fuel);
-            (said.map_or_else(Said::Failed, Said::Decided), evaluation.elapsed_us, evaluation.fuel)
+            let Evaluation { answer, elapsed_us, fuel, .. } = evaluated(policy, configured, context, balances);
+            note_on_span(&here, &answer, fuel);
+            (answer.map_or_else(Said::Failed, Said::Decided), elapsed_us, fuel)
         })
     } else {
         (Said::NotConcerned, 0, 0)
@@ -214,12 +248,39 @@ fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<
     let report = PolicyReport {
         policy: policy.info.name.clone(),
         mode: policy.info.mode,
+        of: policy.info.of.clone(),
         said,
+        differs: Vec::new(),
         elapsed_us,
         fuel,
         replayable: !saw_text,
     };
     Part { report, buckets: &configured.buckets, covers: policy.info.description.covers(context.operation) }
+}
+
+/// Runs a policy, and holds its answer against what it declares.
+fn evaluated(policy: &Policy, configured: &Configured, context: &Context, balances: &[Balance]) -> Evaluation {
+    let own = own_balances(policy, configured, balances);
+    let request = Request { context, balances: &own, with_text: policy.info.sees_text };
+    let Evaluation { answer, elapsed_us, fuel, memory_bytes } = configured.evaluator.evaluate(&request);
+    let answer = answer.and_then(|decision| {
+        answer::check(&policy.info.description, &configured.buckets, &decision)?;
+        Ok(decision)
+    });
+    Evaluation { answer, elapsed_us, fuel, memory_bytes }
+}
+
+/// Returns what a policy is shown of its buckets. A candidate takes nothing, and is shown full ones.
+fn own_balances(policy: &Policy, configured: &Configured, balances: &[Balance]) -> Vec<Balance> {
+    if policy.info.mode != Mode::Candidate {
+        return balances.iter().filter(|balance| balance.policy == policy.info.name).cloned().collect();
+    }
+    let full = |bucket: &Bucket| Balance {
+        policy: policy.info.name.clone(),
+        bucket: bucket.name.clone(),
+        remaining: bucket.burst,
+    };
+    configured.buckets.iter().map(full).collect()
 }
 
 /// Says on a policy's span what it said. Where nobody collects spans that one is none, and the current one another's.
@@ -281,6 +342,9 @@ fn set_faults(specs: &[Spec]) -> Vec<LoadFault> {
                 );
             }
         }
+        if let Some(fault) = candidate_fault(spec, specs) {
+            add(&spec.name, "of", fault);
+        }
         let Limits { fuel, memory_bytes, timeout_ms } = spec.limits;
         let bounds = [
             ("limits.fuel", fuel, FUEL_MIN, FUEL_MAX),
@@ -301,6 +365,29 @@ fn set_faults(specs: &[Spec]) -> Vec<LoadFault> {
     faults
 }
 
+/// Finds fault with what a candidate is for.
+fn candidate_fault(spec: &Spec, specs: &[Spec]) -> Option<String> {
+    let of = match (spec.mode, &spec.of) {
+        (Mode::Candidate, Some(of)) => of,
+        (Mode::Candidate, None) => {
+            return Some("a candidate names the policy that it may come to stand for".to_owned());
+        }
+        (Mode::Enforce | Mode::Shadow, Some(_)) => {
+            return Some("only a policy of mode `candidate` is one of another".to_owned());
+        }
+        (Mode::Enforce | Mode::Shadow, None) => return None,
+    };
+    let Some(live) = specs.iter().find(|other| other.name == *of) else {
+        return Some(format!("there is no policy `{of}` in this set"));
+    };
+    if live.mode == Mode::Candidate {
+        return Some(format!("`{of}` is a candidate itself; name a policy that is enforced or in shadow"));
+    }
+    let rivals = specs.iter().filter(|other| other.of.as_ref() == Some(of) && other.mode == Mode::Candidate);
+    let first = rivals.map(|rival| rival.name.as_str()).min()?;
+    (first != spec.name).then(|| format!("`{first}` is a candidate of `{of}` already; try one at a time"))
+}
+
 /// Returns the policies that can be loaded, if only for what is wrong with their settings: a fault of one's name or limits hides
 /// none of those, a fault of its component does.
 fn loadable<'a>(specs: &'a [Spec], faults: &[LoadFault]) -> Vec<Cow<'a, Spec>> {
@@ -312,7 +399,7 @@ fn loadable<'a>(specs: &'a [Spec], faults: &[LoadFault]) -> Vec<Cow<'a, Spec>> {
     };
     let looked_at = specs.iter().filter_map(|spec| {
         let paths: Vec<&str> = of(spec);
-        match paths.iter().all(|path| *path == "name" || path.starts_with("limits.")) {
+        match paths.iter().all(|path| ["name", "of"].contains(path) || path.starts_with("limits.")) {
             true if paths.is_empty() => Some(Cow::Borrowed(spec)),
             true => Some(Cow::Owned(Spec { limits: Limits::default(), ..spec.clone() })),
             false => None,
@@ -421,11 +508,13 @@ fn load_policy(loader: &dyn Loader, spec: &Spec) -> Result<Policy, Vec<LoadFault
         name: spec.name.clone(),
         description: loaded.description().clone(),
         mode: spec.mode,
+        of: spec.of.clone(),
         component_sha256: spec.component.sha256().to_owned(),
         settings_sha256: settings_digest(spec),
+        limits: spec.limits,
         sees_text: spec.sees_text,
     };
-    Ok(Policy { info, owners, base, sections })
+    Ok(Policy { info, owners, base, sections, counters: Counters::default() })
 }
 
 fn configure_section(
@@ -496,6 +585,7 @@ fn digest(specs: &[Spec]) -> String {
                 spec.component.sha256(),
                 &settings_digest(spec),
                 spec.mode.as_str(),
+                spec.of.as_deref().unwrap_or_default(),
                 &format!("{fuel} {memory_bytes} {timeout_ms}"),
                 text,
             ]

@@ -100,6 +100,8 @@ pub struct Spec {
     pub pin: Option<String>,
     /// Whether its word counts.
     pub mode: Mode,
+    /// Of a candidate: the policy that it may come to stand for.
+    pub of: Option<String>,
     /// Canonical JSON of an object, for owners without a section.
     pub settings: String,
     /// Settings of their own for some owners.

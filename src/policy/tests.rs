@@ -74,7 +74,7 @@ impl Loaded for Fake {
 
 impl Evaluator for Fake {
     fn evaluate(&self, _request: &Request<'_>) -> Evaluation {
-        Evaluation { answer: self.answer.clone(), elapsed_us: 1, fuel: 1 }
+        Evaluation { answer: self.answer.clone(), elapsed_us: 1, fuel: 1, memory_bytes: 0 }
     }
 }
 
@@ -98,6 +98,7 @@ fn spec(name: &str, mode: Mode) -> Spec {
         sections: vec![],
         limits: Limits::default(),
         sees_text: false,
+        of: None,
     }
 }
 
@@ -348,6 +349,7 @@ fn a_generation_is_named_by_all_that_can_change_a_decision() {
     let section = Section { pattern: "x".into(), settings: "{}".into() };
     for changed in [
         Spec { mode: SHADOW, ..a.clone() },
+        candidate("a", "b"),
         Spec { settings: "{\"a\":1}".into(), ..a.clone() },
         Spec { sections: vec![section], ..a.clone() },
         Spec { limits: Limits { fuel: FUEL_MIN, ..Limits::default() }, ..a.clone() },
@@ -371,17 +373,114 @@ fn a_set_that_fails_to_load_leaves_the_old_one_serving() {
     };
     let holder = Holder::new(load(vec![spec("a", ENFORCE), spec("b", ENFORCE)]));
     let begun = holder.current().unwrap();
-    let error = holder.reload(load(vec![spec("a", ENFORCE), spec("missing", ENFORCE)])).unwrap_err();
+    let error = holder.prepare(load(vec![spec("a", ENFORCE), spec("missing", ENFORCE)])).unwrap_err();
     assert_eq!(error.to_string(), "the policies cannot be loaded; policy `missing`, `source`: is no policy");
     assert_eq!(holder.current().unwrap().generation(), begun.generation());
     assert_eq!(holder.fault(), None);
 
-    let reloaded = holder.reload(load(vec![spec("a", SHADOW)])).unwrap();
+    let prepared = holder.prepare(load(vec![spec("a", SHADOW)])).unwrap();
+    assert_eq!(prepared.reloaded().to.number, 2);
+    drop(prepared);
+    assert_eq!(holder.current().unwrap().generation(), begun.generation(), "what is not let serve never does");
+
+    let reloaded = holder.prepare(load(vec![spec("a", SHADOW)])).unwrap().serve();
     assert_eq!(reloaded.from.as_ref(), Some(begun.generation()));
-    assert_eq!((reloaded.to.number, &reloaded.weakened), (2, &vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!((reloaded.to.number, reloaded.weakened()), (2, vec!["a", "b"]));
     assert_eq!(holder.current().unwrap().generation(), &reloaded.to);
     assert_eq!(begun.generation().number, 1, "a request keeps the set it began with");
-    assert_eq!(holder.reload(load(vec![spec("a", ENFORCE)])).unwrap().weakened, Vec::<String>::new());
+}
+
+#[test]
+fn what_a_generation_changes_is_told_and_what_weakens_is_told_apart() {
+    let covering = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        fake(Verdict::Pass).describing(|d| d.covers = words)
+    };
+    let policies = || vec![("a".into(), covering(&["run_sql"])), ("b".into(), covering(&["run_sql", "doctor"]))];
+    let load = |specs: Vec<Spec>| move |number: u64| Set::load(&Fakes(policies()), &specs, number);
+    let (a, b) = (spec("a", ENFORCE), spec("b", ENFORCE));
+    let check = |before: &[&Spec], after: &[&Spec], expected: &[&str]| {
+        let own = |specs: &[&Spec]| specs.iter().map(|spec| (*spec).clone()).collect::<Vec<_>>();
+        let holder = Holder::new(load(own(before)));
+        let reloaded = holder.prepare(load(own(after))).unwrap().serve();
+        let told = reloaded.changes.iter().map(|change| {
+            let Change { policy, what, from, to, weakens } = change;
+            let brief = |word: &Option<String>| match word.as_deref() {
+                Some(word) if word.len() == 64 => "digest".to_owned(),
+                Some(word) => word.to_owned(),
+                None => "-".to_owned(),
+            };
+            format!("{policy} {}: {} → {}{}", what.as_str(), brief(from), brief(to), if *weakens { " !" } else { "" })
+        });
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+    };
+    let shadow = Spec { mode: SHADOW, ..b.clone() };
+    check(&[&a, &b], &[&b, &a], &[]);
+    check(&[&a, &b], &[&a], &["b presence: enforce → - !"]);
+    check(&[&a, &shadow], &[&a], &["b presence: shadow → -"]);
+    check(&[&a, &b], &[&a, &shadow], &["b mode: enforce → shadow !"]);
+    check(&[&a, &shadow], &[&a, &b], &["b mode: shadow → enforce", "b covers: - → doctor !"]);
+    check(&[&b], &[&a, &b], &["a presence: - → enforce"]);
+    check(&[&a], &[&a, &b], &["b presence: - → enforce", "b covers: - → doctor !"]);
+    check(&[&a], &[&a, &shadow], &["b presence: - → shadow"]);
+    let settings = Spec { settings: "{\"a\":1}".into(), ..a.clone() };
+    check(&[&a], &[&settings], &["a settings: digest → digest"]);
+    let component = Spec { component: Component::new(vec![1]), ..a.clone() };
+    check(&[&a], &[&component], &["a component: digest → digest"]);
+    let limits = Spec { limits: Limits { fuel: FUEL_MIN, ..Limits::default() }, ..a.clone() };
+    check(
+        &[&a],
+        &[&limits],
+        &["a limits: fuel 5000000, memory 8192 KiB, 250 ms → fuel 10000, memory 8192 KiB, 250 ms"],
+    );
+    check(&[&a], &[&Spec { sees_text: true, ..a.clone() }], &["a texts: hidden → shown"]);
+}
+
+#[test]
+fn a_set_is_given_back_when_the_last_request_that_holds_it_ends() {
+    let load = |number: u64| Set::load(&Fakes(vec![("a".into(), fake(Verdict::Pass))]), &[spec("a", ENFORCE)], number);
+    let holder = Holder::new(load);
+    let begun = holder.current().unwrap();
+    let old = Arc::downgrade(&begun);
+    holder.prepare(load).unwrap().serve();
+    assert!(old.upgrade().is_some());
+    drop(begun);
+    assert!(old.upgrade().is_none());
+    let unheld = Arc::downgrade(&holder.current().unwrap());
+    holder.prepare(load).unwrap().serve();
+    assert!(unheld.upgrade().is_none());
+}
+
+#[test]
+fn while_sets_change_every_decision_is_one_whole_sets() {
+    // Each generation's two policies demand the number of the generation: a mixture would demand two.
+    struct Numbered(u64);
+    impl Loader for Numbered {
+        fn load(&self, _spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+            Ok(Box::new(fake(Verdict::Pass).with(|d| d.warnings = vec![self.0.to_string()])))
+        }
+    }
+    let load = |number: u64| Set::load(&Numbered(number), &[spec("a", ENFORCE), spec("b", ENFORCE)], number);
+    let holder = Holder::new(load);
+    std::thread::scope(|scope| {
+        let decide = || {
+            let mut last = 0;
+            for _ in 0..1000 {
+                let set = holder.current().unwrap();
+                let decision = set.decide(&context(Phase::Before), &[]);
+                let number = decision.generation.number;
+                assert!(decision.warnings.iter().all(|(_, of)| *of == number.to_string()), "{decision:?}");
+                assert!(number >= last, "a generation came back");
+                last = number;
+            }
+        };
+        let deciding = [scope.spawn(decide), scope.spawn(decide)];
+        for _ in 0..100 {
+            holder.prepare(load).unwrap().serve();
+        }
+        deciding.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    assert_eq!(holder.current().unwrap().generation().number, 101);
 }
 
 #[test]
@@ -390,15 +489,135 @@ fn without_a_set_everything_is_refused_until_there_is_one() {
     let holder = Holder::new(|number| Set::load(&none(), &[spec("a", ENFORCE)], number));
     let refusal = holder.current().unwrap_err();
     assert_eq!(refusal.code, Code::PolicyNotReady);
-    assert!(!refusal.retryable, "they are loaded at start alone: calling again never helps");
+    assert!(!refusal.retryable, "the file has to be mended: calling again never helps");
     assert!(refusal.audit.unwrap().contains("policy `a`"));
-    holder.reload(|number| Set::load(&none(), &[spec("b", ENFORCE)], number)).unwrap_err();
+    holder.prepare(|number| Set::load(&none(), &[spec("b", ENFORCE)], number)).unwrap_err();
     assert!(holder.fault().unwrap().to_string().contains("policy `b`"), "the newest reason is told");
     let reloaded = holder
-        .reload(|number| Set::load(&Fakes(vec![("a".into(), fake(Verdict::Pass))]), &[spec("a", ENFORCE)], number))
-        .unwrap();
+        .prepare(|number| Set::load(&Fakes(vec![("a".into(), fake(Verdict::Pass))]), &[spec("a", ENFORCE)], number))
+        .unwrap()
+        .serve();
     assert_eq!((reloaded.from, reloaded.to.number), (None, 2));
     assert!(holder.current().is_ok());
+}
+
+fn candidate(name: &str, of: &str) -> Spec {
+    Spec { of: Some(of.into()), ..spec(name, Mode::Candidate) }
+}
+
+#[test]
+fn a_candidate_names_one_policy_that_is_none_and_has_no_rival() {
+    let fakes = || Fakes(["a", "b", "c", "d"].map(|name| (name.to_owned(), fake(Verdict::Pass))).into());
+    let check = |specs: &[Spec], expected: &[(&str, &str)]| {
+        let faults = Set::load(&fakes(), specs, 1).err().map_or(Vec::new(), |error| error.faults);
+        let found: Vec<_> = faults.iter().map(|fault| (fault.policy.as_str(), fault.path.as_str())).collect();
+        let said = faults.iter().zip(expected).all(|(fault, (_, says))| fault.message.contains(says));
+        let policies: Vec<_> = expected.iter().map(|(policy, _)| *policy).collect();
+        assert!(said && found.iter().map(|(policy, _)| *policy).eq(policies), "{faults:?}");
+        assert!(found.iter().all(|(_, path)| *path == "of"), "{faults:?}");
+    };
+    let a = spec("a", ENFORCE);
+    check(&[a.clone(), candidate("b", "a")], &[]);
+    check(&[spec("a", SHADOW), candidate("b", "a")], &[]);
+    check(&[a.clone(), candidate("b", "x")], &[("b", "no policy `x`")]);
+    check(&[a.clone(), candidate("b", "b")], &[("b", "a candidate itself")]);
+    check(&[a.clone(), candidate("b", "a"), candidate("c", "b")], &[("c", "a candidate itself")]);
+    check(&[a.clone(), candidate("b", "a"), candidate("c", "a")], &[("c", "`b` is a candidate of `a` already")]);
+    check(&[a.clone(), spec("b", Mode::Candidate)], &[("b", "names the policy")]);
+    check(&[a.clone(), Spec { of: Some("a".into()), ..spec("b", SHADOW) }], &[("b", "only a policy of mode")]);
+}
+
+#[test]
+fn a_candidate_changes_nothing_and_is_compared_and_counted() {
+    use crate::model::Difference;
+    let limited = |rows: u64| fake(Verdict::Pass).with(|d| d.obligations = vec![Obligation::MaxRows(rows)]);
+    let costs = |cost: u32| {
+        fake(Verdict::Pass).with_bucket("b").with(|d| d.charges = vec![Charge { bucket: "b".into(), cost }])
+    };
+    let elsewhere = fake(Verdict::Pass).describing(|d| (d.covers, d.concerns) = (vec![], vec!["doctor".into()]));
+    let check = |live: Fake, candidate_says: Fake, expected: &[Difference]| {
+        let fakes = || {
+            Fakes(vec![
+                ("live".into(), live.clone()),
+                ("next".into(), candidate_says.clone()),
+                ("other".into(), fake(Verdict::Pass)),
+            ])
+        };
+        let others = [spec("live", ENFORCE), spec("other", ENFORCE)];
+        let alone = Set::load(&fakes(), &others, 1).unwrap().decide(&context(Phase::Before), &[]);
+        let specs = [&others[..], &[candidate("next", "live")]].concat();
+        let set = Set::load(&fakes(), &specs, 1).unwrap();
+        let decision = set.decide(&context(Phase::Before), &[]);
+        assert_eq!(
+            (&decision.refusal, &decision.obligations, &decision.charges, &decision.warnings),
+            (&alone.refusal, &alone.obligations, &alone.charges, &alone.warnings)
+        );
+        let report = &decision.reports[1];
+        assert_eq!((report.of.as_deref(), &report.differs[..]), (Some("live"), expected));
+        set.count(&decision);
+        let counts = &set.counts()[0];
+        let asked = u64::from(!matches!(report.said, Said::NotConcerned));
+        let same = u64::from(expected.is_empty()) * asked;
+        assert_eq!((counts.policy.as_str(), counts.of.as_str()), ("next", "live"));
+        assert_eq!((counts.asked, counts.same), (asked.max(u64::from(!expected.is_empty())), same));
+        let differed = counts.differed.iter().filter(|(_, count)| *count > 0).map(|(kind, _)| *kind);
+        assert_eq!(differed.collect::<Vec<_>>(), expected);
+        assert_eq!(decision.would.is_some(), !expected.is_empty(), "{:?}", decision.would);
+        decision.would
+    };
+    check(limited(5), limited(5), &[]);
+    let would = check(limited(5), limited(3), &[Difference::Obligations]).unwrap();
+    assert_eq!(would.obligations.max_rows, Some(Limit { value: 3, set_by: "live".into() }));
+    check(costs(1), costs(2), &[Difference::Charges]);
+    let would = check(limited(5), fake(deny("no")), &[Difference::Verdict, Difference::Obligations]).unwrap();
+    assert_eq!(would.refusal.unwrap().policy, Some(("live".into(), "no".into())));
+    check(fake(deny("no")), fake(deny("rate_limited")), &[Difference::Code]);
+    let would = check(fake(deny("no")), fake(Verdict::Pass), &[Difference::Verdict]).unwrap();
+    assert_eq!(would.refusal, None);
+    let would = check(limited(5), failing(Code::PolicyTimeout), &[Difference::Verdict]).unwrap();
+    assert_eq!(would.refusal.unwrap().code, Code::PolicyTimeout);
+    check(limited(5), elsewhere, &[Difference::Verdict]);
+}
+
+#[test]
+fn a_candidate_gives_no_coverage_and_is_shown_full_buckets() {
+    struct Sees(AtomicUsize);
+    impl Evaluator for Sees {
+        fn evaluate(&self, request: &Request<'_>) -> Evaluation {
+            let left: u32 = request.balances.iter().map(|balance| balance.remaining).sum();
+            self.0.store(left as usize, Ordering::SeqCst);
+            fake(Verdict::Pass).evaluate(request)
+        }
+    }
+    struct One(Arc<Sees>, Fake);
+    impl Loaded for One {
+        fn description(&self) -> &Description {
+            self.1.description()
+        }
+        fn configure(&self, _settings: &str) -> Result<Configured, ConfigureError> {
+            Ok(Configured { buckets: self.1.buckets.clone(), evaluator: Arc::clone(&self.0) as Arc<dyn Evaluator> })
+        }
+    }
+    struct Both(Arc<Sees>);
+    impl Loader for Both {
+        fn load(&self, spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+            let live = fake(Verdict::Abstain).with_bucket("b");
+            match spec.mode {
+                Mode::Candidate => Ok(Box::new(One(Arc::clone(&self.0), fake(Verdict::Pass).with_bucket("b")))),
+                Mode::Enforce | Mode::Shadow => Ok(Box::new(live)),
+            }
+        }
+    }
+    let sees = Arc::new(Sees(AtomicUsize::new(0)));
+    let set = Set::load(&Both(Arc::clone(&sees)), &[spec("a", ENFORCE), candidate("next", "a")], 1).unwrap();
+    let context = context(Phase::Before);
+    let kept: Vec<_> = set.buckets(&context).into_iter().map(|(policy, _)| policy).collect();
+    assert_eq!(kept, ["a"], "none are kept for a candidate");
+    let spent = Balance { policy: "a".into(), bucket: "b".into(), remaining: 0 };
+    let decision = set.decide(&context, &[spent]);
+    assert_eq!(decision.refusal.unwrap().code, Code::Uncovered);
+    assert_eq!(decision.would.unwrap().refusal, None);
+    assert_eq!(sees.0.load(Ordering::SeqCst), 10);
 }
 
 #[test]

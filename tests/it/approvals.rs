@@ -63,6 +63,7 @@ fn permit(subject: &str, groups: &[&str], impact: Impact) -> Permit<Anything> {
         warnings: Vec::new(),
         reports: Vec::new(),
         generation: Generation { number: 1, digest: String::new() },
+        would: None,
     };
     let context = context(subject, groups, "approve", impact);
     admit(Anything, &context, &decision, &MemoryBook::default(), &NoConsents).unwrap().permit

@@ -12,6 +12,7 @@
 mod acts;
 mod approvals;
 mod audit;
+mod author;
 mod beyond_tools;
 mod broken_policies;
 mod bytes;
@@ -47,6 +48,7 @@ mod plans;
 mod policies;
 mod pressure;
 mod program;
+mod reload;
 mod round_trips;
 mod scenarios;
 mod schema;

@@ -70,6 +70,7 @@ impl Ask<'_> {
             warnings: Vec::new(),
             reports: Vec::new(),
             generation: Generation { number: 1, digest: String::new() },
+            would: None,
         };
         admit(Anything, &context, &decision, &MemoryBook::default(), &NoConsents).unwrap().permit
     }

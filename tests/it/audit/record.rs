@@ -50,6 +50,8 @@ fn decision() -> Decision {
         elapsed_us: 7,
         fuel: 900,
         replayable: true,
+        of: None,
+        differs: Vec::new(),
     };
     let denial = Denial {
         code: "no_where".into(),
@@ -80,6 +82,7 @@ fn decision() -> Decision {
             ),
         ],
         generation: Generation { number: 3, digest: "d1ge57".into() },
+        would: None,
     }
 }
 

@@ -169,6 +169,7 @@ pub(crate) fn spec(name: &str, component: Vec<u8>) -> Spec {
         sections: Vec::new(),
         limits: Limits::default(),
         sees_text: false,
+        of: None,
     }
 }
 

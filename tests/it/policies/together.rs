@@ -102,11 +102,16 @@ fn order_never_changes_a_decision_and_refusals_cost_nothing() {
     let built: Vec<Spec> = guests().iter().map(Guest::spec).collect();
     let context = context();
     let config = ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() };
-    proptest!(config, |(chosen in chosen(), rotation in 0usize..5)| {
-        let specs: Vec<Spec> = chosen
+    proptest!(config, |(chosen in chosen(), rotation in 0usize..5, candidate in 0usize..5)| {
+        let mut specs: Vec<Spec> = chosen
             .iter()
             .map(|(index, mode)| Spec { mode: *mode, ..built[*index].clone() })
             .collect();
+        // One may be a candidate of the first.
+        let first = specs[0].name.clone();
+        if let Some(candidate) = specs.get_mut(candidate).filter(|_| candidate > 0) {
+            (candidate.mode, candidate.of) = (Mode::Candidate, Some(first.clone()));
+        }
         let mut turned = specs.clone();
         turned.rotate_left(rotation % specs.len());
         let mut backwards = specs.clone();
@@ -123,6 +128,24 @@ fn order_never_changes_a_decision_and_refusals_cost_nothing() {
             prop_assert_eq!(book == Entries::default(), decision.charges.is_empty());
         }
         prop_assert_eq!(decision.reports.len(), specs.len(), "every policy is in the record");
+
+        // What would be decided is what the set decides in which shadow is enforced and the candidate is its policy.
+        let candidate = specs.iter().find(|spec| spec.mode == Mode::Candidate);
+        let standing = specs.iter().filter(|spec| spec.mode != Mode::Candidate);
+        let changed: Vec<Spec> = standing
+            .map(|spec| {
+                let of = candidate.filter(|candidate| candidate.of.as_ref() == Some(&spec.name)).unwrap_or(spec);
+                Spec { name: spec.name.clone(), mode: Mode::Enforce, of: None, ..of.clone() }
+            })
+            .collect();
+        let changed = outcome(&Set::load(&host, &changed, 1).unwrap(), &context).0;
+        let (refusal, obligations, charges) = match decision.would.as_deref() {
+            Some(would) => (&would.refusal, &would.obligations, &would.charges),
+            None => (&decision.refusal, &decision.obligations, &decision.charges),
+        };
+        let code = |refusal: &Option<Failure>| refusal.as_ref().map(|refusal| (refusal.code, refusal.policy.clone()));
+        prop_assert_eq!(code(refusal), code(&changed.refusal));
+        prop_assert_eq!((obligations, charges), (&changed.obligations, &changed.charges));
 
         // Without its shadow policies a set decides the same, and charges the same.
         let enforced: Vec<Spec> = specs.into_iter().filter(|spec| spec.mode == Mode::Enforce).collect();

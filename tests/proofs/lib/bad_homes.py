@@ -105,7 +105,7 @@ def disk_full_start(play):
         server.end()
         filler.unlink()
         left = [entry.name for entry in home.state.iterdir() if entry.name not in
-                {"pgsandbox.state", "audit", "limits", "cache", "postgres", "master.keys", "master.keys.lock"}]
+                {"pgsandbox.state", "audit", "limits", "cache", "servers", "postgres", "master.keys", "master.keys.lock"}]
         play.note("files left", str(left or "none"), f"left: {left}" if left else None)
         play.whole(home)
         home.command("local", "stop")

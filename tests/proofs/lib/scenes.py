@@ -180,6 +180,15 @@ def rotate_keys(play, one):
     play.end(server)
 
 
+def reload_policies(play):
+    """Every server is asked to read its policies again, and goes on under them."""
+    server = play.server()
+    play.call(server, "list_profiles", {})
+    play.command("policy", "reload")
+    play.call(server, "list_profiles", {})
+    play.end(server)
+
+
 def cancelled(play, one):
     """A statement that is taken back, and one that takes too long."""
     server = play.server()
@@ -524,6 +533,7 @@ SCENES = {
     "schemas": (one, schemas, "", False),
     "everyday": (one, everyday, "", False),
     "sweep": (marked_as_gone, sweep, "", False),
+    "reload-policies": (nothing, reload_policies, "", False),
     "rotate-keys": (one, rotate_keys, "", False),
     "cancelled": (one, cancelled, "", False),
     "recovery": (died, recovery, "", False),
