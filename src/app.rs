@@ -55,7 +55,7 @@ use crate::store::ServerSessions;
 use crate::telemetry::Telemetry;
 
 /// The stack of the threads that requests run on: SQL is parsed and policies are evaluated inline.
-const WORKER_STACK_BYTES: usize = 16 << 20;
+pub(crate) const WORKER_STACK_BYTES: usize = 16 << 20;
 /// How long what runs may take to end when the program does.
 const DRAIN: Duration = Duration::from_secs(30);
 /// Read SQL that is kept for repeats.

@@ -25,6 +25,8 @@ pub mod config;
 pub mod identity;
 pub mod telemetry;
 
+pub mod author;
+
 pub mod cli;
 pub mod mcp;
 

@@ -64,22 +64,7 @@ pub(super) fn command() -> Command {
         )
         .subcommand(with_database())
         .subcommand(audit())
-        .subcommand(
-            Command::new("policy")
-                .about("Looks at the policies")
-                .subcommand_required(true)
-                .subcommand(Command::new("list").about(
-                    "Lists the policies as they load now, with mode, digest and what they cover, and which set each running server has",
-                ).arg(
-                    Arg::new(super::policies::COUNTS)
-                        .long(super::policies::COUNTS)
-                        .action(ArgAction::SetTrue)
-                        .help("Ask the running servers how often their candidates differed from the policies they are for"),
-                ))
-                .subcommand(Command::new("reload").about(
-                    "Has every running server of the state directory read its policies again; fails if one does not take them",
-                )),
-        )
+        .subcommand(super::policy::command())
         .subcommand(
             Command::new("keys")
                 .about("Manages the keys that seal passwords")
@@ -285,6 +270,13 @@ fn whole(text: &str) -> Result<i64, Wanted> {
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Wanted(&'static str);
+
+impl Wanted {
+    /// A number within bounds that the help names.
+    pub(super) const fn counted() -> Self {
+        Self("a whole number from 1 on, within what `--help` says")
+    }
+}
 
 fn lines(text: &str) -> Result<u64, Wanted> {
     let number = text.parse().ok().filter(|lines| (1..=TAIL_LINES_MAX).contains(lines));

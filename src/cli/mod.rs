@@ -10,7 +10,7 @@ mod exported;
 mod local;
 mod main_job;
 mod nearest;
-mod policies;
+mod policy;
 mod policy_settings;
 mod progress;
 mod quickstart;
@@ -80,6 +80,7 @@ pub fn parse(arguments: &[std::ffi::OsString], interactive: bool) -> Result<Comm
             Err(help) => Err(help),
         },
         Some(("setup" | "uninstall" | "smoke-test" | "completions", _)) => Ok(Command::Apart(Box::new(matches))),
+        Some(("policy", of)) if policy::is_apart(of) => Ok(Command::Apart(Box::new(matches))),
         Some(_) => Ok(Command::Other(Box::new(matches))),
     }
 }
@@ -92,6 +93,7 @@ pub fn run_apart(matches: &ArgMatches) -> ExitCode {
         Some(("uninstall", of)) => setup::uninstall(of, plain),
         Some(("smoke-test", _)) => smoke_test::run(plain),
         Some(("completions", of)) => completions(of),
+        Some(("policy", of)) => policy::run_apart(of, plain),
         Some(_) | None => ExitCode::FAILURE,
     };
     if render::is_written() { code } else { ExitCode::FAILURE }
@@ -149,7 +151,7 @@ async fn run_command(matches: &ArgMatches, app: &App) -> ExitCode {
         "quickstart" => quickstart::run(app, of.get_flag("yes")).await,
         "local" => local::run(of, app, plain).await,
         "audit" => audit::run(of, app, plain),
-        "policy" => policies::run(of, app, plain).await,
+        "policy" => policy::run(of, app, plain).await,
         "keys" => keys(app, plain).await,
         "exported" => exported::run(of, app, plain).await,
         "tool" => {

@@ -21,15 +21,19 @@ macro_rules! policies {
 }
 
 /// Each bundled policy: its name, the schema of its settings, and its default settings.
-const POLICIES: [(&str, &str, &str); 9] = policies![
+const POLICIES: [(&str, &str, &str); 13] = policies![
     "clone-source",
+    "destructive-guard",
     "extensions",
     "host-command",
+    "maintenance-window",
     "ownership",
     "quota",
     "rate-limit",
     "readonly",
+    "required-labels",
     "row-limit",
+    "rules",
     "statement-guard",
 ];
 
@@ -76,7 +80,8 @@ impl<'a> Rows<'a> {
                 (None, false) if defaults.is_some() => "absent".to_owned(),
                 (None, false) => String::new(),
             };
-            let definition = property.get("$ref").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let definition = property.get("$ref").or_else(|| property.pointer("/items/$ref"));
+            let definition = definition.and_then(Value::as_str).unwrap_or_default().to_owned();
             let known = self.told.get(&definition).filter(|_| has_keys).cloned();
             let meaning = match (meaning, &known) {
                 (Some(meaning), _) => meaning.to_owned(),

@@ -74,14 +74,14 @@ impl From<PoliciesError> for Failure {
     }
 }
 
-/// Returns the bundled policies as they apply without a file: all enforced, with their default settings.
+/// Returns the bundled policies as they apply without a file: those of the default set, enforced, with their default settings.
 ///
 /// # Errors
 /// Fails if the program was built with a bundled policy that is not the one it should be.
 pub fn defaults(bundled: &[Bundled]) -> Result<Vec<Spec>, PoliciesError> {
     let mut reader =
         Reader { bundled, directory: Path::new(""), faults: Vec::new(), legible: Vec::new(), names: Vec::new() };
-    let specs = bundled.iter().filter_map(|one| {
+    let specs = bundled.iter().filter(|one| one.by_default).filter_map(|one| {
         let (component, pin, beneath) = reader.bundled(one, one.name)?;
         Some(Spec {
             name: one.name.to_owned(),
@@ -504,7 +504,7 @@ fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
 }
 
 /// Writes an object as JSON with its keys in order at every depth, so that equal settings have equal texts.
-fn canonical(object: &Map<String, Json>) -> String {
+pub fn canonical(object: &Map<String, Json>) -> String {
     sorted(&Json::Object(object.clone())).to_string()
 }
 

@@ -13,12 +13,14 @@ fn bundled() -> [Bundled; 2] {
             component: b"quota's bytes",
             sha256: sha256(b"quota's bytes"),
             default_settings: "{\"max_live\": 5, \"max_bytes\": 100}",
+            by_default: true,
         },
         Bundled {
             name: "row-limit",
             component: b"row-limit's",
             sha256: sha256(b"row-limit's"),
             default_settings: "{}",
+            by_default: true,
         },
     ]
 }
@@ -254,6 +256,9 @@ fn without_a_file_the_bundled_policies_apply() {
     let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
     assert_eq!(names, ["quota", "row-limit"]);
     assert_eq!(specs[0].settings, "{\"max_bytes\":100,\"max_live\":5}");
+    let chosen = Bundled { by_default: false, ..bundled()[0] };
+    assert_eq!(defaults(&[chosen, bundled()[1]]).unwrap().len(), 1, "what is not of the default set waits for a file");
+    assert_eq!(parse("[[policy]]\nsource = 'quota'", Path::new("p"), &[chosen]).unwrap().len(), 1);
     let other = Bundled { component: b"other", ..bundled()[0] };
     assert!(defaults(&[other]).unwrap_err().to_string().contains("not the one this program was built for"));
     assert!(parse("[[policy]]\nsource = 'quota'", Path::new("p"), &[other]).is_err());

@@ -262,6 +262,20 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
+    /// Keeps what is needed to tell who has taken what all of the server's share. Returns the databases of sandboxes that were
+    /// kept out for that and are to be let in again.
+    async fn keep_watch(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Makes room for other programs that ask for it, where it is known here who has taken all.
+    async fn relieve_others(&self) {}
+
+    /// Lets a sandbox's roles in again, as they were made.
+    async fn let_in(&self, _sandbox: &SandboxSpec) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Makes room where one session has taken what all of the server's share, as far as that can be done from outside. Where
     /// the server lets us in it does nothing.
     async fn relieve(&self) {}

@@ -112,6 +112,8 @@ pub struct Evaluation {
     pub elapsed_us: u64,
     /// Fuel it took.
     pub fuel: u64,
+    /// The largest its memory was, in bytes.
+    pub memory_bytes: usize,
 }
 
 /// Runs one configured policy.
@@ -122,4 +124,9 @@ pub trait Evaluator: Send + Sync {
     /// Does ahead what the next evaluation would have to do first, and clears up behind the last, while nobody waits.
     /// Changes no answer. Nothing, unless there is something to do.
     fn make_ready(&self) {}
+
+    /// Returns the size of what each evaluation starts from, in bytes, if that was written out when it was configured.
+    fn snapshot_bytes(&self) -> Option<usize> {
+        None
+    }
 }

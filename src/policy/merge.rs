@@ -184,7 +184,8 @@ fn refusal(context: &Context, voices: &[Voice<'_>]) -> Option<Failure> {
 
 /// Refuses an operation that nobody answers for.
 ///
-/// A list shows what an enforced policy could cover, and a result was covered before it was made.
+/// A list shows what an enforced policy could cover, and, of one that wants to be asked about lists, what it passes there; a
+/// result was covered before it was made.
 fn uncovered(context: &Context, voices: &[Voice<'_>]) -> Option<Failure> {
     let passed = |part: &Part<'_>| match &part.report.said {
         Said::Decided(answer) => answer.verdict == Verdict::Pass,
@@ -192,7 +193,8 @@ fn uncovered(context: &Context, voices: &[Voice<'_>]) -> Option<Failure> {
     };
     let covered = voices.iter().filter(|voice| voice.part.covers).any(|voice| match context.phase {
         Phase::Before => passed(voice.part),
-        Phase::Visible | Phase::After => true,
+        Phase::Visible => voice.part.report.said == Said::NotConcerned || passed(voice.part),
+        Phase::After => true,
     });
     (!covered && context.phase != Phase::After).then(|| {
         Failure::new(Code::Uncovered, format!("no enforced policy answers for `{}`", context.operation))

@@ -26,9 +26,9 @@ use super::owners::Owners;
 use super::schema;
 use super::spec::hex;
 use super::{
-    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, FUEL_MAX, FUEL_MIN, Limits, Loaded, Loader,
-    MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, POLICIES_MAX, Request, SECTIONS_MAX, SETTINGS_BYTES_MAX, Spec, TIMEOUT_MS_MAX,
-    TIMEOUT_MS_MIN, answer, sha256_hex,
+    COMPONENT_BYTES_MAX, ConfigureError, Configured, Description, Evaluation, FUEL_MAX, FUEL_MIN, Limits, Loaded,
+    Loader, MEMORY_BYTES_MAX, MEMORY_BYTES_MIN, POLICIES_MAX, Request, SECTIONS_MAX, SETTINGS_BYTES_MAX, Spec,
+    TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, answer, sha256_hex,
 };
 
 /// What a limit's origin says where no policy set it: no policy may pass for one of these.
@@ -182,6 +182,19 @@ impl Set {
         merge(context, parts, self.generation.clone())
     }
 
+    /// Asks one policy by itself whether or not it concerns itself with the request, and returns all that is known of the evaluation; none
+    /// where there is no such policy. `balances` are those of [`Set::buckets`].
+    pub fn evaluate(&self, policy: &str, context: &Context, balances: &[Balance]) -> Option<Evaluation> {
+        let policy = self.policies.iter().find(|known| known.info.name == policy)?;
+        Some(evaluated(policy, policy.configured(&context.principal.owner), context, balances))
+    }
+
+    /// Returns the size of what evaluations of a policy start from for owners without a section, in bytes; none where the policy is
+    /// configured anew each time, or where it was made before this start.
+    pub fn snapshot_bytes(&self, policy: &str) -> Option<usize> {
+        self.policies.iter().find(|known| known.info.name == policy)?.base.evaluator.snapshot_bytes()
+    }
+
     /// Counts how candidates answered a request that was decided by this set.
     pub fn count(&self, decision: &Decision) {
         let said = |name: &str| decision.reports.iter().find(|report| report.policy == name).map(|report| &report.said);
@@ -222,17 +235,11 @@ fn concerned(policy: &Policy, context: &Context) -> bool {
 fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<'a> {
     let configured = policy.configured(&context.principal.owner);
     let (said, elapsed_us, fuel) = if concerned(policy, context) {
-        let own = own_balances(policy, configured, balances);
-        let request = Request { context, balances: &own, with_text: policy.info.sees_text };
         let here = span::policy(&policy.info.name, policy.info.mode.as_str());
         here.in_scope(|| {
-            let evaluation = configured.evaluator.evaluate(&request);
-            let said = evaluation.answer.and_then(|decision| {
-                answer::check(&policy.info.description, &configured.buckets, &decision)?;
-                Ok(decision)
-            });
-            note_on_span(&here, &said, evaluation.fuel);
-            (said.map_or_else(Said::Failed, Said::Decided), evaluation.elapsed_us, evaluation.fuel)
+            let Evaluation { answer, elapsed_us, fuel, .. } = evaluated(policy, configured, context, balances);
+            note_on_span(&here, &answer, fuel);
+            (answer.map_or_else(Said::Failed, Said::Decided), elapsed_us, fuel)
         })
     } else {
         (Said::NotConcerned, 0, 0)
@@ -249,6 +256,18 @@ fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<
         replayable: !saw_text,
     };
     Part { report, buckets: &configured.buckets, covers: policy.info.description.covers(context.operation) }
+}
+
+/// Runs a policy, and holds its answer against what it declares.
+fn evaluated(policy: &Policy, configured: &Configured, context: &Context, balances: &[Balance]) -> Evaluation {
+    let own = own_balances(policy, configured, balances);
+    let request = Request { context, balances: &own, with_text: policy.info.sees_text };
+    let Evaluation { answer, elapsed_us, fuel, memory_bytes } = configured.evaluator.evaluate(&request);
+    let answer = answer.and_then(|decision| {
+        answer::check(&policy.info.description, &configured.buckets, &decision)?;
+        Ok(decision)
+    });
+    Evaluation { answer, elapsed_us, fuel, memory_bytes }
 }
 
 /// Returns what a policy is shown of its buckets. A candidate takes nothing, and is shown full ones.

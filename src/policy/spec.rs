@@ -53,6 +53,8 @@ pub struct Bundled {
     pub sha256: &'static str,
     /// The settings beneath whatever is configured: JSON text of an object.
     pub default_settings: &'static str,
+    /// Whether it applies where there is no policy file.
+    pub by_default: bool,
 }
 
 /// A component's bytes with their digest.

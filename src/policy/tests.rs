@@ -74,7 +74,7 @@ impl Loaded for Fake {
 
 impl Evaluator for Fake {
     fn evaluate(&self, _request: &Request<'_>) -> Evaluation {
-        Evaluation { answer: self.answer.clone(), elapsed_us: 1, fuel: 1 }
+        Evaluation { answer: self.answer.clone(), elapsed_us: 1, fuel: 1, memory_bytes: 0 }
     }
 }
 
@@ -184,6 +184,8 @@ fn a_list_shows_what_could_be_covered_and_takes_nothing() {
     check(&[("a", ENFORCE, no.clone())], Phase::Visible, None);
     let asked = no.describing(|d| d.phases = vec![Phase::Visible]);
     check(&[("a", ENFORCE, asked)], Phase::Visible, Some((Code::Denied, Some("a"))));
+    let silent = fake(Verdict::Abstain).describing(|d| d.phases = vec![Phase::Visible]);
+    check(&[("a", ENFORCE, silent)], Phase::Visible, uncovered);
 
     let charges = fake(Verdict::Pass)
         .with_bucket("b")

@@ -9,6 +9,7 @@ use super::upkeep::Steward;
 use super::{Core, Profile};
 use crate::engine::{DISK_FULL_HINT, STARVED};
 use crate::model::{Code, Failure, fault};
+use crate::store::{Find, State};
 
 /// Where less than so much of the sandboxes' disk is free, nothing is written to it but what frees some.
 const DISK_BYTES_MIN: u64 = 64 << 20;
@@ -23,6 +24,14 @@ pub(super) async fn filled_up(profile: &Profile, was_full: &mut bool) {
             return;
         }
         *was_full = is_full;
+        tokio::time::sleep(fault::every(LOOK_EVERY)).await;
+    }
+}
+
+/// Makes room for programs that cannot tell themselves who has taken what all share, for ever.
+pub(super) async fn relieves_others(profile: &Profile) {
+    loop {
+        profile.engine.relieve_others().await;
         tokio::time::sleep(fault::every(LOOK_EVERY)).await;
     }
 }
@@ -52,6 +61,27 @@ impl Core {
             Ok(0) => Ok(()),
             // There was no room even to note it.
             Ok(_) | Err(_) => self.settle_logins(profile, steward).await.map(drop),
+        }
+    }
+
+    /// Sees that it can be told who takes what all share, and lets those in again who were kept out for it.
+    pub(super) async fn keep_watch(&self, profile: &Profile) {
+        for database in profile.engine.keep_watch().await {
+            let let_in = async {
+                match profile.store.find(&Find::Name(database.clone())).await? {
+                    Some(sandbox) if sandbox.state == State::Ready => {
+                        let spec = self.spec(profile, &sandbox).await?;
+                        profile.engine.let_in(&spec).await.map_err(Failure::from)
+                    }
+                    Some(_) | None => Ok(()),
+                }
+            };
+            match let_in.await {
+                Ok(()) => tracing::info!(sandbox = database, "who was kept out is let in again"),
+                Err(failure) => {
+                    tracing::warn!(sandbox = database, %failure, "who was kept out is let in by the next call")
+                }
+            }
         }
     }
 

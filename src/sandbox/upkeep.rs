@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 
 use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
-use super::room::filled_up;
+use super::room::{filled_up, relieves_others};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Standing;
@@ -100,6 +100,7 @@ impl Core {
                     () = tokio::time::sleep(fault::every(INTERVAL)) => {}
                     () = self.inner().opened.notified() => {}
                     () = filled_up(&profile, &mut was_full), if is_there => {}
+                    () = relieves_others(&profile), if is_there => {}
                 }
             };
             if stopping.run_until_cancelled(pause).await.is_none() {
@@ -152,6 +153,7 @@ impl Core {
             profile.store.tidy().await?;
             profile.engine.keep_ballast();
         }
+        self.keep_watch(profile).await;
         // Also of those that were killed since the last round.
         profile.engine.sweep_copies().await;
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use pgsandbox::config::policies::defaults;
-use pgsandbox::model::{Charge, Context, Obligation, PolicyDecision, Verdict};
+use pgsandbox::model::{Charge, Context, Mode, Obligation, PolicyDecision, Verdict};
 use pgsandbox::policy::wasm::{Host, HostSettings};
-use pgsandbox::policy::{Bundled, Loader as _, Request, Spec};
+use pgsandbox::policy::{Bundled, Component as Artefact, Limits, Loader as _, Request, Spec};
+use serde_json::json;
 use wasmtime::component::{Component, Linker};
 use wasmtime::{Config, Engine, Store};
 
@@ -71,6 +72,58 @@ pub fn measure(report: &mut Report, effort: Effort, bundled: &[Bundled], context
         }
         report.profile(&measure, parts);
     }
+    fifty_rules(report, effort, &host, bundled, context);
+}
+
+/// Measures `rules` with fifty conditions that are all looked at for a `run_sql`, and that none of them ends early.
+fn fifty_rules(report: &mut Report, effort: Effort, host: &Host, bundled: &[Bundled], context: &Context) {
+    let one = bundled.iter().find(|one| one.name == "rules").unwrap();
+    let spec = Spec {
+        name: one.name.to_owned(),
+        component: Artefact::new(one.component),
+        pin: None,
+        mode: Mode::Enforce,
+        settings: fifty_settings(),
+        sections: Vec::new(),
+        limits: Limits::default(),
+        sees_text: false,
+    };
+    let configured = host.load(&spec).unwrap().configure(&spec.settings).unwrap();
+    let request = Request { context, balances: &[], with_text: false };
+    let expected = configured.evaluator.evaluate(&request);
+    assert_eq!(expected.answer.as_ref().unwrap().obligations, [Obligation::MaxRows(50)]);
+    let [mut ready, mut fresh] = std::array::from_fn(|_| Samples::default());
+    for _ in 0..effort.samples(5000) {
+        fresh.time(|| configured.evaluator.evaluate(black_box(&request)));
+        configured.evaluator.make_ready();
+        let stood = ready.time(|| configured.evaluator.evaluate(black_box(&request)));
+        assert_eq!(stood.answer, expected.answer);
+    }
+    let measure = "one evaluation, fresh instance, `rules` with fifty conditions, p50";
+    let floor = Some(("made for it and cleared before its answer", fresh.median()));
+    report.time(measure, ready.median(), floor, Target::UsMax(15.0));
+    report.figure("… its fuel", expected.fuel.to_string(), String::new(), Target::None);
+}
+
+/// Fifty rules of a condition each beside the operation, ten of each kind; one of them holds.
+fn fifty_settings() -> String {
+    let rule = |number: usize| {
+        let condition = match number % 5 {
+            0 => json!({"owners": [format!("team-{number}-*")]}),
+            1 => json!({"groups": [format!("group-{number}")]}),
+            2 => json!({"labels": {"data": format!("production-{number}*")}}),
+            3 => json!({"statement": {"classes": ["ddl"], "relations": [{"name": format!("app_{number}.*")}]}}),
+            _ => {
+                json!({"time": {"days": ["mon"], "from": "00:00", "to": format!("00:{number}"), "utc_offset_minutes": number}})
+            }
+        };
+        let mut when = condition;
+        when["operations"] = json!(["run_sql"]);
+        json!({"name": format!("rule {number}"), "when": when, "then": {"verdict": "deny"}})
+    };
+    let mut rules: Vec<_> = (10..59).map(rule).collect();
+    rules.push(json!({"name": "rows", "when": {"operations": ["run_sql"], "impacts": ["writes"]}, "then": {"obligations": {"max_rows": 50}}}));
+    json!({ "rules": rules }).to_string()
 }
 
 /// The rule of `row-limit`, with the bundled settings.

@@ -22,6 +22,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("service", &["model", "sql", "operation", "admission", "policy", "sandbox", "audit", "telemetry", "command"]),
     ("config", &["model", "policy", "engine", "audit", "telemetry", "secret", "identity", "command"]),
     ("telemetry", &["model"]),
+    ("author", &["model", "sql", "policy", "config"]),
     ("mcp", &["model", "operation", "service"]),
     (
         "cli",
@@ -41,6 +42,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "service",
             "config",
             "telemetry",
+            "author",
             "app",
         ],
     ),
@@ -51,6 +53,7 @@ const NAMED_ONLY_IN: &[(&str, &[&str])] = &[
     ("sqlparser", &["sql"]),
     ("wasmtime", &["policy/wasm"]),
     ("wasmtime_wizer", &["policy/wasm"]),
+    ("wasmparser", &["policy/wasm"]),
     ("governor", &["admission"]),
     ("tokio_postgres", &["engine", "store"]),
     ("aes_gcm_siv", &["secret"]),

@@ -12,6 +12,7 @@
 mod acts;
 mod approvals;
 mod audit;
+mod author;
 mod beyond_tools;
 mod broken_policies;
 mod bytes;

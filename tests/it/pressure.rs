@@ -1,8 +1,10 @@
 //! A server with few connections: calls wait for one, and are told to come back if none comes. A server whose table of
-//! locks one sandbox has filled: that one is ended, and the others go on.
+//! locks one sandbox has filled: that one is ended, and kept out if it does so again, and the others go on.
 
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use pgsandbox::model::{Code, CredentialAccess, Failure};
 use pgsandbox::sandbox::Core;
@@ -129,4 +131,136 @@ fn a_sandbox_that_takes_every_lock_of_the_server_is_ended_and_the_others_go_on()
         made(server.call("create_database", &create));
     }
     drop(server);
+}
+
+/// More sessions of one sandbox's that take locks than it has connections for are refused.
+const TAKERS: usize = 18;
+/// Within this calls of others go on.
+const SOON: Duration = Duration::from_secs(20);
+
+fn made(reply: &Value) -> Value {
+    assert_eq!(reply["ok"], true, "{reply:#}");
+    reply["result"]["databaseId"].clone()
+}
+
+fn url_of(server: &mut Stdio, id: &Value) -> String {
+    let reply = server.call("get_connection_string", &json!({"databaseId": id, "includeCredentials": true}));
+    reply["result"]["connectionString"].as_str().unwrap_or_else(|| panic!("{reply:#}")).to_owned()
+}
+
+/// Waits until a managed cluster's admin has a session that can tell who holds the locks: its last statement says so.
+async fn wait_for_the_watch(home: &Home) {
+    let cluster = cluster_of(home);
+    let read = |name: &str| fs::read_to_string(cluster.join(name)).unwrap().trim().to_owned();
+    let mut config = tokio_postgres::Config::new();
+    config.host_path(read("socket-directory")).port(read("port").parse().unwrap()).dbname("postgres");
+    config.user("pgsandbox_admin").password(read("admin-password"));
+    let (admin, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let watches = "SELECT 1 FROM pg_stat_activity WHERE query ~ 'pg_lock_status' AND pid <> pg_backend_pid()";
+    let until = Instant::now() + WAIT;
+    while admin.query(watches, &[]).await.unwrap().is_empty() {
+        assert!(Instant::now() < until, "nobody watches");
+    }
+}
+
+#[test]
+fn who_holds_the_locks_is_ended_and_not_whose_session_is_largest() {
+    let home = Home::fresh();
+    let (mut server, mut cli) = (Stdio::start(&home), Cli::new(&home));
+    let [taker, honest, other] =
+        ["taker", "honest", "other"].map(|name| made(&server.call("create_database", &json!({"nameHint": name}))));
+    let (taker, honest) = (url_of(&mut server, &taker), url_of(&mut server, &honest));
+    let writes = json!({"databaseId": other, "sql": "CREATE TABLE IF NOT EXISTS t (n int); INSERT INTO t VALUES (1)"});
+    // By a running server that knows, and by a command that asks it.
+    for through_command in [false, true] {
+        block_on(async {
+            wait_for_the_watch(&home).await;
+            let works = log_in(&honest).await.unwrap();
+            let work = "BEGIN; CREATE TABLE IF NOT EXISTS work (n int); INSERT INTO work VALUES (1)";
+            works.batch_execute(work).await.unwrap();
+            for name in ["a", "b", "c"] {
+                let sql = format!("SELECT set_config('held.{name}', repeat('x', 20000000), false) IS NULL");
+                works.batch_execute(&sql).await.unwrap();
+            }
+            let taken = log_in(&taker).await.unwrap();
+            let all = "SELECT count(pg_advisory_lock(n)) FROM generate_series(1, 1000000) n";
+            assert_eq!(taken.batch_execute(all).await.unwrap_err().code().unwrap().code(), "53200");
+            let calls: [Value; 3] = std::array::from_fn(|_| {
+                if through_command { cli.call("run_sql", &writes) } else { server.call("run_sql", &writes) }
+            });
+            assert!(calls[1..].iter().all(|reply| reply["ok"] == true), "{through_command}: {calls:#?}");
+            assert!(taken.query("SELECT 1", &[]).await.is_err(), "the session that took them is ended");
+            works.batch_execute("INSERT INTO work VALUES (2); COMMIT").await.expect("honest work goes on");
+        });
+        // That was once in a minute each: the next is not the second.
+        if let Ok(ended) = fs::read_dir(cluster_of(&home).join("ended")) {
+            ended.flatten().for_each(|entry| fs::remove_file(entry.path()).unwrap());
+        }
+    }
+    assert!(server.finish().success());
+}
+
+fn cluster_of(home: &Home) -> PathBuf {
+    let mut clusters =
+        fs::read_dir(home.state().join("postgres/postgres")).unwrap().flatten().map(|entry| entry.path());
+    clusters.find(|path| path.join("admin-password").exists()).unwrap()
+}
+
+#[test]
+fn a_sandbox_that_takes_all_locks_again_is_kept_out_for_a_while() {
+    let home = Home::fresh();
+    let (mut server, mut cli) = (Stdio::start(&home), Cli::new(&home));
+    let [taker, other, gone] =
+        ["taker", "other", "gone"].map(|name| made(&server.call("create_database", &json!({"nameHint": name}))));
+    let url = url_of(&mut server, &taker);
+    block_on(wait_for_the_watch(&home));
+    let takes = "DO $$ DECLARE k int := 0; BEGIN LOOP BEGIN LOOP PERFORM pg_advisory_lock(pg_backend_pid(), k); \
+                 k := k + 1; END LOOP; EXCEPTION WHEN OTHERS THEN NULL; END; PERFORM pg_sleep(0.005); END LOOP; END $$";
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    for _ in 0..TAKERS {
+        let url = url.clone();
+        runtime.spawn(async move {
+            // As fast as a program is started for it.
+            let mut pace = tokio::time::interval(Duration::from_millis(20));
+            loop {
+                pace.tick().await;
+                if let Ok(client) = log_in(&url).await {
+                    client.batch_execute(takes).await.ok();
+                }
+            }
+        });
+    }
+    let write = json!({"databaseId": other, "sql": "CREATE TABLE IF NOT EXISTS t (n int); INSERT INTO t VALUES (1)"});
+    let until = Instant::now() + SOON;
+    let held_off = cluster_of(&home).join("held-off");
+    while fs::read_dir(&held_off).map_or(0, |noted| noted.count()) == 0 {
+        server.call("run_sql", &write);
+        assert!(Instant::now() < until, "it is not kept out");
+    }
+    // One that was begun before may still be told to come back.
+    server.call("run_sql", &write);
+    for _ in 0..5 {
+        let reply = server.call("run_sql", &write);
+        assert_eq!(reply["ok"], true, "{reply:#}");
+    }
+    let removed = server.call("delete_database", &json!({"databaseId": gone, "wait": true}));
+    assert_eq!(removed["result"]["deleted"], true, "{removed:#}");
+    assert_eq!(cli.call("run_sql", &write)["ok"], true);
+    let reply = server.call("run_sql", &json!({"databaseId": taker, "sql": "SELECT 1"}));
+    assert_eq!(reply["errors"][0]["code"], "busy", "{reply:#}");
+    let doctor = server.call("doctor", &json!({})).to_string();
+    assert!(doctor.contains("postgres.locks"), "{doctor}");
+
+    // Its time is over.
+    runtime.shutdown_background();
+    let long_ago = SystemTime::now() - Duration::from_secs(3600);
+    for noted in fs::read_dir(&held_off).unwrap().flatten() {
+        File::options().write(true).open(noted.path()).unwrap().set_modified(long_ago).unwrap();
+    }
+    let until = Instant::now() + WAIT;
+    while block_on(log_in(&url)).is_err() {
+        assert!(Instant::now() < until, "it is let in again");
+    }
+    assert!(server.finish().success());
 }

@@ -11,8 +11,26 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// The bundled policies, by folder.
-pub(crate) const POLICIES: [&str; 9] = [
+/// The bundled policies, by folder, sorted.
+pub(crate) const POLICIES: [&str; 13] = [
+    "clone-source",
+    "destructive-guard",
+    "extensions",
+    "host-command",
+    "maintenance-window",
+    "ownership",
+    "quota",
+    "rate-limit",
+    "readonly",
+    "required-labels",
+    "row-limit",
+    "rules",
+    "statement-guard",
+];
+
+/// Those that apply where there is no policy file. The others do nothing until an operator says what, and cost nothing
+/// before.
+pub(crate) const BY_DEFAULT: [&str; 9] = [
     "clone-source",
     "extensions",
     "host-command",
@@ -28,8 +46,8 @@ const TARGET: &str = "wasm32-unknown-unknown";
 /// Each page is cleared after each evaluation. Rust's own 1 MiB more than doubles the cost of a fresh instance; a policy needs
 /// little, and with this much its data fits into the same page of 64 KiB.
 const STACK_BYTES: usize = 32 << 10;
-/// Larger components are a mistake: a policy decides, it does not carry a library.
-const COMPONENT_BYTES_MAX: usize = 128 << 10;
+/// Larger components are a mistake: a policy decides, it does not carry a library. The largest reads many kinds of settings.
+const COMPONENT_BYTES_MAX: usize = 384 << 10;
 /// Set for the children that stand in for rustc; holds the folder of the policies.
 const WRAPPING: &str = "PGSANDBOX_POLICIES_RUSTC";
 

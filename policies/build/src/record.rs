@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use sha2::{Digest as _, Sha256};
 
-use crate::guest::{Built, POLICIES};
+use crate::guest::{BY_DEFAULT, Built, POLICIES};
 
 const DIGESTS: &str = "digests.txt";
 const BUNDLED: &str = "bundled.rs";
@@ -113,10 +113,12 @@ impl Record {
         let mut text = String::from(HEAD);
         for (path, digest) in &self.components {
             let name = path.split('/').next().unwrap_or_default();
+            let by_default = BY_DEFAULT.contains(&name);
             write!(
                 text,
                 "    Bundled {{\n        name: \"{name}\",\n        component: include_bytes!(\"{path}\"),\n        \
-                 sha256: \"{digest}\",\n        default_settings: include_str!(\"{name}/default.json\"),\n    }},\n"
+                 sha256: \"{digest}\",\n        default_settings: include_str!(\"{name}/default.json\"),\n        \
+                 by_default: {by_default},\n    }},\n"
             )
             .unwrap_or_default();
         }

@@ -3,6 +3,7 @@
 //! | setting | meaning | absent |
 //! |---|---|---|
 //! | `allow` | list of entries; a source that fits one may be cloned, on the terms of every entry it fits | nothing may |
+//! | `terms` | list of entries that allow nothing; the terms of each that a source fits must be met too | none |
 //! | `production` | terms for sources that the operator marked as production, beside their entries' | such sources may not be cloned |
 //!
 //! An entry fits by `name` (pattern; configured sources only) or by `host` (pattern, in lower case), with `ports`,
@@ -43,6 +44,7 @@ const LABEL_BYTES_MAX: usize = 128;
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     allow: Vec<EntrySettings>,
+    terms: Vec<EntrySettings>,
     production: Option<ProductionSettings>,
 }
 
@@ -93,6 +95,8 @@ struct TermsSettings {
 #[derive(Debug)]
 pub struct ClonePolicy {
     allow: Vec<Entry>,
+    /// What holds for sources that fit, whichever entry allows them.
+    terms: Vec<Entry>,
     production: Option<Terms>,
 }
 
@@ -147,6 +151,18 @@ impl Policy for ClonePolicy {
             .enumerate()
             .map(|(index, entry)| Entry::read(entry, &format!("allow[{index}]"), &mut problems))
             .collect();
+        let mut terms = Vec::with_capacity(settings.terms.len());
+        for (index, entry) in settings.terms.into_iter().enumerate() {
+            let path = format!("terms[{index}]");
+            let entry = Entry::read(entry, &path, &mut problems);
+            if entry.terms.demand_nothing() {
+                problems.add(
+                    path,
+                    "it demands nothing; name `tls`, `schema_only`, `reason`, `approval_group`, `labels` or `consent`",
+                );
+            }
+            terms.push(entry);
+        }
         let production = settings.production.and_then(|production| {
             let terms = TermsSettings {
                 tls: production.tls,
@@ -160,7 +176,7 @@ impl Policy for ClonePolicy {
             let terms = Terms::read(terms, "production", &mut problems);
             production.allow.unwrap_or(true).then_some(terms)
         });
-        problems.done((Self { allow, production }, Vec::new()))
+        problems.done((Self { allow, terms, production }, Vec::new()))
     }
 
     fn evaluate(&self, request: &Request) -> Decision {
@@ -207,7 +223,8 @@ impl ClonePolicy {
                 format!("{what} refused: no entry of `allow` fits"),
             );
         };
-        let terms = fitting.chain(production).fold(first.clone(), Terms::and);
+        let further = self.terms.iter().filter(|entry| entry.fits(source, host)).map(|entry| &entry.terms);
+        let terms = fitting.chain(further).chain(production).fold(first.clone(), Terms::and);
         terms.breach(source, &what).unwrap_or_else(|| terms.grant(source, &what))
     }
 
@@ -345,6 +362,17 @@ impl Terms {
         }
     }
 
+    /// Returns whether every source meets these, and gets nothing by them.
+    fn demand_nothing(&self) -> bool {
+        self.tls == Tls::Disabled
+            && !self.schema_only
+            && !self.reason
+            && self.approval_groups.is_empty()
+            && self.row_approval_groups.is_empty()
+            && self.labels.is_empty()
+            && !self.consent
+    }
+
     /// Adds other terms: both must be met.
     fn and(mut self, other: &Self) -> Self {
         self.tls = self.tls.max(other.tls);
@@ -423,6 +451,13 @@ mod tests {
     #[test]
     fn the_cases_come_out_as_expected() {
         testing::check_cases::<ClonePolicy>(include_str!("../cases.toml"), include_str!("../default.json"));
+    }
+
+    #[test]
+    fn terms_that_demand_nothing_are_refused() {
+        let settings = r#"{"terms":[{"name":"x"},{"host":"*","reason":true},{"tls":"require"}]}"#;
+        let paths: Vec<_> = testing::problems::<ClonePolicy>(settings).into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["terms[0]", "terms[2]"]);
     }
 
     #[test]

@@ -54,9 +54,11 @@ mod exports;
 mod glob;
 mod json;
 mod settings;
+pub mod statement;
 #[cfg(feature = "testing")]
 #[allow(clippy::panic, clippy::expect_used, clippy::indexing_slicing, reason = "fails the test that called it")]
 pub mod testing;
+mod window;
 mod words;
 
 pub use bindings::pgsandbox::policy::types::{
@@ -68,3 +70,4 @@ pub use decision::TEXT_BYTES_MAX;
 pub use exports::{Policy, Slot};
 pub use glob::{Pattern, Patterns};
 pub use settings::Problems;
+pub use window::{Window, WindowSettings};

@@ -26,9 +26,13 @@
 //! by a pattern for any schema, and allowed only by a pattern that has none; unless `bare_names_are` says where it is. Who sets
 //! another `search_path` makes that untrue: `deny_traits` with `session-setting` stands against it.
 
+use pgsandbox_policy::statement::{
+    RelationPattern, RelationSettings, bare_name, begins_with, check_schema, clean, named, read_tags, same_facts,
+    with_schema,
+};
 use pgsandbox_policy::{
-    Access, Bucket, Decision, Description, Pattern, Patterns, Phase, Policy, Problem, Problems, Relation, Request,
-    Statement, StatementClass, StatementTraits,
+    Bucket, Decision, Description, Patterns, Phase, Policy, Problem, Problems, Relation, Request, Statement,
+    StatementClass, StatementTraits,
 };
 
 /// It covers none of them: that a statement may run does not answer whose sandbox it may run in.
@@ -63,14 +67,6 @@ pub struct Settings {
     profiles: Option<Vec<Settings>>,
 }
 
-/// Relations, and what is done to them.
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RelationSettings {
-    name: String,
-    access: Option<Vec<String>>,
-}
-
 /// The policy.
 #[derive(Debug)]
 pub struct StatementGuard {
@@ -87,8 +83,8 @@ struct Rules {
     deny_traits: StatementTraits,
     allow_functions: Option<Patterns>,
     deny_functions: Patterns,
-    allow_relations: Option<Vec<RelationRule>>,
-    deny_relations: Vec<RelationRule>,
+    allow_relations: Option<Vec<RelationPattern>>,
+    deny_relations: Vec<RelationPattern>,
     /// The schema of relations that are written without one, if that is known.
     bare_names_are: Option<String>,
     unknown: Answer,
@@ -98,14 +94,6 @@ struct Rules {
 /// A set of classes, one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Classes(u32);
-
-#[derive(Debug)]
-struct RelationRule {
-    name: Pattern,
-    /// The pattern's part after its schema, if it has one.
-    bare: Option<Pattern>,
-    access: Vec<Access>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
@@ -203,8 +191,8 @@ impl Rules {
             rules.allow_functions.is_some() || rules.allow_relations.is_some() || !rules.deny_relations.is_empty();
         let unknown = answer("unknown", rules.unknown, names_matter);
         let unparsed = answer("unparsed", rules.unparsed, rules.allow_classes.is_some());
-        if rules.bare_names_are.as_deref().is_some_and(|schema| !is_schema(schema)) {
-            problems.add(at("bare_names_are"), "it is no schema's name; write it without quotes, in lower case");
+        if let Some(schema) = &rules.bare_names_are {
+            check_schema(schema, &at("bare_names_are"), problems);
         }
         Self {
             classes,
@@ -215,8 +203,8 @@ impl Rules {
             deny_functions: Patterns::read(&rules.deny_functions, &at("deny_functions"), problems),
             allow_relations: rules
                 .allow_relations
-                .map(|list| RelationRule::read_all(list, &at("allow_relations"), problems)),
-            deny_relations: RelationRule::read_all(rules.deny_relations, &at("deny_relations"), problems),
+                .map(|list| RelationPattern::read_all(list, &at("allow_relations"), problems)),
+            deny_relations: RelationPattern::read_all(rules.deny_relations, &at("deny_relations"), problems),
             bare_names_are: rules.bare_names_are,
             unknown,
             unparsed,
@@ -304,7 +292,7 @@ impl Rules {
         let (name, access) = (clean(&denied.name), denied.access.as_str());
         let what = format!("{access} `{name}`, which it may not");
         let mut instead = match &self.allow_relations {
-            Some(list) => format!("relations that may be touched are {}", RelationRule::shown(list)),
+            Some(list) => format!("relations that may be touched are {}", shown(list)),
             None => "other relations may be touched".to_owned(),
         };
         if self.asks_for_a_schema(denied) {
@@ -318,24 +306,21 @@ impl Rules {
     fn denies_relation(&self, relation: &Relation) -> bool {
         let named = self.with_schema(relation);
         let judged = named.as_ref().unwrap_or(relation);
-        let allowed = |rule: &RelationRule| rule.allows(relation) || rule.allows(judged);
-        self.deny_relations.iter().any(|rule| rule.denies(judged))
+        let allowed = |rule: &RelationPattern| rule.is(relation) || rule.is(judged);
+        self.deny_relations.iter().any(|rule| rule.may_be(judged))
             || self.allow_relations.as_ref().is_some_and(|list| !list.iter().any(allowed))
     }
 
-    /// Returns the relation with the schema that names without one stand for. Those of the system are found first.
+    /// Returns the relation with the schema that names without one stand for.
     fn with_schema(&self, relation: &Relation) -> Option<Relation> {
-        let schema = self.bare_names_are.as_ref()?;
-        let is_systems = relation.name.trim_start_matches('"').starts_with("pg_");
-        (bare(&relation.name).is_none() && !is_systems)
-            .then(|| Relation { name: format!("{schema}.{}", relation.name), access: relation.access })
+        self.bare_names_are.as_ref().and_then(|schema| with_schema(relation, schema))
     }
 
     /// Returns whether a refused name lacks a schema with which it might not be refused.
     fn asks_for_a_schema(&self, relation: &Relation) -> bool {
-        bare(&relation.name).is_none()
+        bare_name(&relation.name).is_none()
             && self.with_schema(relation).is_none()
-            && !self.deny_relations.iter().any(|rule| rule.bare.is_none() && rule.denies(relation))
+            && !self.deny_relations.iter().any(|rule| !rule.has_schema() && rule.may_be(relation))
     }
 
     /// Returns whether any rule needs to know relations or functions.
@@ -347,39 +332,9 @@ impl Rules {
     }
 }
 
-/// Returns whether a name is one that needs no quotes.
-fn is_schema(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    name.len() <= 63 && name.chars().all(plain) && name.starts_with(|c: char| !c.is_ascii_digit())
-}
-
-/// Returns a relation's name without its schema, if it has one. A dot inside quotes makes none.
-fn bare(name: &str) -> Option<&str> {
-    let mut quoted = false;
-    let dot = name.char_indices().filter(|(_, c)| {
-        quoted ^= *c == '"';
-        *c == '.' && !quoted
-    });
-    dot.last().and_then(|(at, _)| name.get(at + 1..))
-}
-
-fn same_facts(one: &Statement, other: &Statement) -> bool {
-    one.class == other.class
-        && one.traits == other.traits
-        && one.tag == other.tag
-        && one.functions == other.functions
-        && one.relations == other.relations
-}
-
 fn refuse(code: &str, statement: &Statement, number: usize, what: &str, instead: &str) -> Decision {
-    let tag = clean(&statement.tag);
-    let subject = if tag.is_empty() { format!("statement {number}") } else { format!("statement {number} (`{tag}`)") };
+    let subject = named(statement, number);
     Decision::deny(code, format!("{subject} {what}; {instead}"), format!("{subject} {what}"))
-}
-
-/// Names come from the caller's SQL: they are shown without anything that could break a line.
-fn clean(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(128).collect()
 }
 
 fn meaning(flag: StatementTraits) -> &'static str {
@@ -399,29 +354,8 @@ fn meaning(flag: StatementTraits) -> &'static str {
     MEANINGS.iter().find(|(one, _)| *one == flag).map_or("", |(_, text)| text)
 }
 
-fn read_tags(tags: Vec<String>, path: &str, problems: &mut Problems) -> Vec<String> {
-    for (index, tag) in tags.iter().enumerate() {
-        let words = tag.split(' ').all(|word| !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase()));
-        if !words {
-            problems.add(
-                format!("{path}[{index}]"),
-                format!(
-                    "`{}` is not keywords in capitals with single spaces between, `DROP TABLE` for instance",
-                    clean(tag)
-                ),
-            );
-        }
-    }
-    tags
-}
-
 fn begins_with_any(tag: &str, list: &[String]) -> bool {
     list.iter().any(|keywords| begins_with(tag, keywords))
-}
-
-/// Returns whether the tag begins with these whole keywords.
-fn begins_with(tag: &str, keywords: &str) -> bool {
-    tag.strip_prefix(keywords).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
 impl Classes {
@@ -464,54 +398,18 @@ impl Classes {
     }
 }
 
-impl RelationRule {
-    fn read_all(list: Vec<RelationSettings>, path: &str, problems: &mut Problems) -> Vec<Self> {
-        let mut rules = Vec::with_capacity(list.len());
-        for (index, relation) in list.into_iter().enumerate() {
-            let path = format!("{path}[{index}]");
-            let access = match &relation.access {
-                Some(words) => {
-                    if words.is_empty() {
-                        problems.add(format!("{path}.access"), "an empty list is no access; leave it out for all");
-                    }
-                    problems.words(&format!("{path}.access"), words, Access::WORDS)
-                }
-                None => Access::WORDS.iter().map(|(access, _)| *access).collect(),
-            };
-            let bare = relation.name.rsplit_once('.').and_then(|(_, bare)| Pattern::new(bare).ok());
-            match Pattern::new(&relation.name) {
-                Ok(name) => rules.push(Self { name, bare, access }),
-                Err(message) => problems.add(format!("{path}.name"), message),
-            }
-        }
-        rules
-    }
-
-    fn allows(&self, relation: &Relation) -> bool {
-        self.access.contains(&relation.access) && self.name.matches(&relation.name)
-    }
-
-    /// What is written without a schema may be in any.
-    fn denies(&self, relation: &Relation) -> bool {
-        let name = &relation.name;
-        let anywhere = bare(name).is_none() && self.bare.as_ref().is_some_and(|bare| bare.matches(name));
-        // What is written with one may be what a pattern without one means.
-        let bare = bare(name).unwrap_or(name);
-        let somewhere = self.bare.is_none() && self.name.matches(bare);
-        self.access.contains(&relation.access) && (anywhere || somewhere || self.name.matches(name))
-    }
-
-    fn shown(list: &[Self]) -> String {
-        let names: Vec<_> = list.iter().take(8).map(|rule| format!("`{}`", rule.name.as_str())).collect();
-        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-    }
+/// Names patterns of relations in a sentence.
+fn shown(list: &[RelationPattern]) -> String {
+    const SHOWN_MAX: usize = 8;
+    let names: Vec<_> = list.iter().take(SHOWN_MAX).map(|pattern| format!("`{}`", pattern.as_str())).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 pgsandbox_policy::export!(StatementGuard);
 
 #[cfg(test)]
 mod tests {
-    use pgsandbox_policy::{Verdict, testing};
+    use pgsandbox_policy::{Access, Verdict, testing};
 
     use super::*;
 

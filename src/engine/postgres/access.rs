@@ -129,6 +129,14 @@ async fn is_narrowed(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result
 /// # Errors
 /// Says that there is no such sandbox if its database is gone, as its owner may drop it.
 pub(super) async fn repair(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<(), EngineError> {
+    if server.managed().is_some_and(|managed| managed.is_held_off(&spec.names.database)) {
+        let text = format!(
+            "sandbox `{}` is kept out for some minutes: its sessions took every lock of the server, again and again",
+            spec.names.database
+        );
+        let failure = Failure::new(Code::Busy, text).hint("take fewer locks in one transaction, and call again later");
+        return Err(EngineError::Known(Box::new(failure)));
+    }
     let work = Work::new(server, spec).await?;
     let session = server.admin_session().await?;
     let names = &spec.names;

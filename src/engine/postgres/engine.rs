@@ -161,6 +161,22 @@ impl Engine for PostgresEngine {
         }
     }
 
+    async fn keep_watch(&self) -> Vec<String> {
+        let Some(managed) = self.server.managed() else { return Vec::new() };
+        managed.keep_watch().await;
+        managed.let_in_again()
+    }
+
+    async fn relieve_others(&self) {
+        if let Some(managed) = self.server.managed() {
+            managed.relieve_others().await;
+        }
+    }
+
+    async fn let_in(&self, sandbox: &SandboxSpec) -> Result<(), EngineError> {
+        access::repair(&self.server, sandbox).await
+    }
+
     async fn relieve(&self) {
         self.server.relieve().await;
     }

@@ -130,6 +130,12 @@ async fn cluster_runs(cluster: &ManagedCluster, checks: &mut Vec<Check>) -> bool
     };
     let state = if status.running { CheckStatus::Ok } else { CheckStatus::Skipped };
     checks.push(check("postgres.cluster", state, &detail, None));
+    let held_off: Vec<String> = cluster.held_off().iter().map(|database| format!("`{database}`")).collect();
+    if !held_off.is_empty() {
+        let detail = format!("kept out for some minutes, as sessions took every lock again: {}", held_off.join(", "));
+        let remedy = "it ends by itself; delete the sandbox if it does so again";
+        checks.push(check("postgres.locks", CheckStatus::Warn, &detail, Some(remedy)));
+    }
     status.running
 }
 

@@ -13,7 +13,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::admin::{AdminSession, Login, LoginError, ident, refused};
 use super::direct;
 use super::idle::Idle;
-use super::managed::{ADMIN_DATABASE, BinarySettings, DIRECT_ROLE, ManagedCluster, ManagedSettings, WITHHELD_ROLE};
+use super::managed::{
+    ADMIN_DATABASE, BinarySettings, DIRECT_ROLE, ManagedCluster, ManagedSettings, ROUNDS_MAX, WITHHELD_ROLE,
+};
 use super::{Credentials, Endpoint, PostgresUrl};
 use crate::engine::{EngineError, ServerInfo};
 use crate::model::{Code, Failure, fault};
@@ -394,9 +396,16 @@ impl PostgresServer {
             timeout: reach.connect_timeout,
             answer: ANSWER,
         };
+        let mut rounds = 0;
         loop {
+            rounds += 1;
             match (AdminSession::open(&login, major).await, &self.managed) {
-                (Err(error), Some(managed)) if error.is_starved() && managed.relieve().await => {}
+                (Err(error), Some(managed)) if error.is_starved() && rounds < ROUNDS_MAX && managed.relieve().await => {
+                }
+                (Ok(session), Some(managed)) => {
+                    managed.hold_off(&session).await;
+                    return Ok(session);
+                }
                 (opened, _) => return opened,
             }
         }

@@ -105,7 +105,13 @@ impl Guest {
     }
 
     fn instances(&self, start: Start) -> Instances {
-        Instances { shared: Arc::clone(&self.shared), start, limits: self.limits, standby: Standby::default() }
+        Instances {
+            shared: Arc::clone(&self.shared),
+            start,
+            limits: self.limits,
+            standby: Standby::default(),
+            snapshot_bytes: None,
+        }
     }
 
     /// Takes what was made of these settings before, if it still answers.
@@ -121,7 +127,7 @@ impl Guest {
     fn restored(&self, snapshot: Snapshot, settings: &str, trial: &Request<'_>) -> Option<(Vec<Bucket>, Instances)> {
         fault::reach("policy.restored").ok()?;
         let component = Component::new(&self.shared.engine, &snapshot.component).ok()?;
-        let made = self.snapshotted(&component)?;
+        let made = Instances { snapshot_bytes: Some(snapshot.component.len()), ..self.snapshotted(&component)? };
         if made.evaluate(trial).answer != snapshot.trial {
             return None;
         }
@@ -214,6 +220,26 @@ struct Instances {
     start: Start,
     limits: Limits,
     standby: Standby,
+    snapshot_bytes: Option<usize>,
+}
+
+/// What running a policy came to.
+struct Ran {
+    answer: Result<PolicyDecision, PolicyFault>,
+    fuel: u64,
+    memory_bytes: usize,
+}
+
+impl Ran {
+    /// It did not run.
+    fn not(fault: PolicyFault) -> Self {
+        Self { answer: Err(fault), fuel: 0, memory_bytes: 0 }
+    }
+
+    /// It ran in a store that had this budget.
+    fn within(budget: Budget, store: &Store<Bounds>, answer: Result<PolicyDecision, PolicyFault>) -> Self {
+        Self { answer, fuel: used(store, budget), memory_bytes: store.data().peak_bytes }
+    }
 }
 
 /// What an instance starts from.
@@ -225,40 +251,35 @@ enum Start {
 }
 
 impl Instances {
-    /// Runs the policy, and returns the fuel it took beside its answer.
+    /// Runs the policy, and returns what it took beside its answer.
     ///
     /// What does not come to its end soon is run once more, from the start, and then off the threads that serve
     /// requests: a policy that loops must not hold up whoever else is served. As a policy is a pure function, the second
     /// run takes the same way, and only its end counts.
-    fn run(&self, request: &Request<'_>) -> (Result<PolicyDecision, PolicyFault>, u64) {
+    fn run(&self, request: &Request<'_>) -> Ran {
         let budget = Budget::evaluation(self.limits, v0_1::facts(request.context));
         let brief = self.attempt(request, budget.brief(), budget.brief());
-        if !matches!(&brief, (Err(fault), _) if fault.code == Code::PolicyTimeout) {
+        if !matches!(&brief.answer, Err(fault) if fault.code == Code::PolicyTimeout) {
             return brief;
         }
         if self.shared.aside.is_crowded() {
-            return (Err(busy()), 0);
+            return Ran::not(busy());
         }
         aside(|| {
-            let Some(_place) = self.shared.aside.take() else { return (Err(busy()), 0) };
+            let Some(_place) = self.shared.aside.take() else { return Ran::not(busy()) };
             self.attempt(request, Budget::load(self.limits), budget)
         })
     }
 
     /// Runs the policy within a budget; `configuring` is for one that still has to be configured.
-    fn attempt(
-        &self,
-        request: &Request<'_>,
-        configuring: Budget,
-        budget: Budget,
-    ) -> (Result<PolicyDecision, PolicyFault>, u64) {
-        let Some(_slot) = self.shared.slots.take() else { return (Err(busy()), 0) };
+    fn attempt(&self, request: &Request<'_>, configuring: Budget, budget: Budget) -> Ran {
+        let Some(_slot) = self.shared.slots.take() else { return Ran::not(busy()) };
         if let Some(ready) = self.standby.take() {
             return self.use_up(ready, request, budget);
         }
         let mut store = match store(&self.shared, budget) {
             Ok(store) => store,
-            Err(fault) => return (Err(fault), 0),
+            Err(fault) => return Ran::not(fault),
         };
         let answer = (|| {
             let answer = match &self.start {
@@ -281,25 +302,20 @@ impl Instances {
             };
             answer.map(v0_1::decision).map_err(|error| call_fault(&error))
         })();
-        (answer, used(&store, budget))
+        Ran::within(budget, &store, answer)
     }
 
     /// Runs the policy in an instance that stood ready, which runs no more after that.
-    fn use_up(
-        &self,
-        mut ready: Made,
-        request: &Request<'_>,
-        budget: Budget,
-    ) -> (Result<PolicyDecision, PolicyFault>, u64) {
+    fn use_up(&self, mut ready: Made, request: &Request<'_>, budget: Budget) -> Ran {
         let Made { store, decider, fuel, .. } = &mut ready;
         let left = Budget { fuel: budget.fuel.saturating_sub(*fuel), ..budget };
         let answer = refill(store, left).and_then(|()| {
             let answer = v0_1::show(request, |shown| decider.call_evaluate(&mut *store, shown));
             answer.map(v0_1::decision).map_err(|error| call_fault(&error))
         });
-        let fuel = used(store, budget);
+        let ran = Ran::within(budget, store, answer);
         self.standby.leave(ready);
-        (answer, fuel)
+        ran
     }
 
     /// Makes an instance that runs nothing yet, if there is a place for it. Why one cannot be made is told by the
@@ -323,13 +339,17 @@ fn used(store: &Store<Bounds>, budget: Budget) -> u64 {
 impl Evaluator for Instances {
     fn evaluate(&self, request: &Request<'_>) -> Evaluation {
         let began = Instant::now();
-        let (answer, fuel) = self.run(request);
+        let Ran { answer, fuel, memory_bytes } = self.run(request);
         let elapsed_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Evaluation { answer, elapsed_us, fuel }
+        Evaluation { answer, elapsed_us, fuel, memory_bytes }
     }
 
     fn make_ready(&self) {
         self.standby.renew(|| self.instance_ready());
+    }
+
+    fn snapshot_bytes(&self) -> Option<usize> {
+        self.snapshot_bytes
     }
 }
 

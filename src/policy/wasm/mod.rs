@@ -5,6 +5,7 @@
 //! may run, and the same input always stops at the same place; the clock behind it only catches what fuel
 //! cannot see. Compilation happens when a set is loaded, never in a request.
 
+mod anatomy;
 mod cache;
 mod engine;
 mod guest;
@@ -15,6 +16,7 @@ mod snapshot;
 mod standby;
 mod v0_1;
 
+pub use anatomy::{Anatomy, Memory, WORLD_EXPORTS, anatomy};
 pub use engine::{Host, HostError, HostSettings, SLOT_WAIT_MS_DEFAULT, SLOTS_DEFAULT, WAITING_MAX};
 pub use limits::{
     BRIEF_FUEL, BRIEF_TICKS, CORE_INSTANCES_MAX, FACTS_PER_MS, FUEL_PER_FACT, LOAD_FUEL, LOAD_TIMEOUT_MS,

@@ -12,6 +12,8 @@ use super::v0_1::{Decider, DeciderPre, Policy, PolicyPre};
 /// A policy's store data: the bounds of its memories and tables.
 pub(super) struct Bounds {
     pub(super) memory_bytes: usize,
+    /// The largest that a memory was, in bytes.
+    pub(super) peak_bytes: usize,
 }
 
 /// A memory or table wanted to be larger than it may. Growing then traps, as most guests would only abort anyway, and
@@ -28,6 +30,7 @@ struct OverBound {
 impl ResourceLimiter for Bounds {
     fn memory_growing(&mut self, _current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         if desired <= self.memory_bytes {
+            self.peak_bytes = self.peak_bytes.max(desired);
             return Ok(true);
         }
         Err(OverBound { what: "memory", wanted: desired, unit: "bytes", max: self.memory_bytes }.into())
@@ -59,7 +62,7 @@ impl ResourceLimiter for Bounds {
 
 /// Makes a store that may use what `budget` says.
 pub(super) fn store(shared: &Shared, budget: Budget) -> Result<Store<Bounds>, PolicyFault> {
-    let mut store = Store::new(&shared.engine, Bounds { memory_bytes: budget.memory_bytes });
+    let mut store = Store::new(&shared.engine, Bounds { memory_bytes: budget.memory_bytes, peak_bytes: 0 });
     store.limiter(|bounds| bounds);
     refill(&mut store, budget)?;
     Ok(store)

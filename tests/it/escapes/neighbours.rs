@@ -78,7 +78,19 @@ pub(super) fn removals_are_not_held_up(room: &mut Room<'_>) {
 pub(super) fn closed_databases_hold_up_no_removal(room: &mut Room<'_>) {
     let closer = room.attacker.call("create_database", &json!({"nameHint": "closer"}));
     let (mine, me) = (room.mine.database.clone(), room.mine.owner.0.clone());
-    for shut in ["ALLOW_CONNECTIONS false", "CONNECTION LIMIT 0"] {
+    let held = format!("BEGIN; ALTER DATABASE {mine} CONNECTION LIMIT 5");
+    let again = format!(
+        "DO $$ BEGIN LOOP BEGIN EXECUTE 'ALTER DATABASE {mine} ALLOW_CONNECTIONS false'; \
+         EXCEPTION WHEN OTHERS THEN NULL; END; COMMIT; END LOOP; END $$"
+    );
+    for (shut, then) in [
+        ("ALLOW_CONNECTIONS false", None),
+        ("CONNECTION LIMIT 0", None),
+        ("ALLOW_CONNECTIONS false", Some(&held)),
+        ("ALLOW_CONNECTIONS false", Some(&again)),
+    ] {
+        let limit = format!("SELECT rolconnlimit FROM pg_roles WHERE rolname = '{me}'");
+        let limited = room.superuser(room.admin, &limit);
         let made = room.victim.call("create_database", &json!({"nameHint": "closed"}));
         let (id, owner) =
             (made["result"]["databaseId"].clone(), made["result"]["roleName"].as_str().unwrap().to_owned());
@@ -97,12 +109,26 @@ pub(super) fn closed_databases_hold_up_no_removal(room: &mut Room<'_>) {
         assert_eq!(room.attacker.call("run_sql", &let_in)["ok"], true);
         let outside = room.log_in(&Way::Owner(Some(other.to_owned()))).unwrap();
         room.wait(outside.batch_execute(&format!("ALTER DATABASE {mine} WITH {shut}"))).unwrap();
+        drop(outside);
+        // Whoever is ended comes back at once and goes on.
+        let goes_on = then.map(|sql| room.again_and_again(other, sql));
         let gone = room.victim.call("delete_database", &json!({"databaseId": id, "wait": true}));
         let mut found = Vec::new();
         if gone["result"]["deleted"] != true {
             found.push(format!("it was not removed: {gone}"));
         }
-        room.report.note(CATEGORY, &format!("a removal is held up by {shut}"), Outcome::Ran, &found);
+        let after = room.superuser(room.admin, &limit);
+        if after != limited {
+            found.push(format!("its owner may not come back: {after}, {limited} before"));
+        }
+        let held_by = then.map_or("nothing more", String::as_str);
+        room.report.note(CATEGORY, &format!("a removal is held up by {shut} and {held_by}"), Outcome::Ran, &found);
+        if let Some(goes_on) = goes_on {
+            goes_on.abort();
+            let end = format!("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE usename = '{me}'");
+            room.superuser(room.admin, &end);
+        }
+        let outside = room.log_in(&Way::Owner(Some(other.to_owned()))).unwrap();
         room.wait(
             outside.batch_execute(&format!("ALTER DATABASE {mine} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1")),
         )
@@ -122,6 +148,8 @@ pub(super) fn sessions_that_hear_nothing_hold_up_no_removal(room: &mut Room<'_>)
     let (id, name) =
         (made["result"]["databaseId"].clone(), made["result"]["databaseName"].as_str().unwrap().to_owned());
     let rows = room.wait(held.copy_in::<_, bytes::Bytes>("COPY unheard FROM STDIN")).unwrap();
+    // Who is sent rows waits at most moments as well, and hears between two of them.
+    let (moving, stop) = room.copies_on();
     let waits = "SELECT pid FROM pg_stat_activity WHERE query ~ '^COPY unheard' AND wait_event_type = 'Client'";
     assert_ne!(room.superuser(room.admin, waits), "", "a command waits for its client");
     let gone = room.victim.call("delete_database", &json!({"databaseId": id, "wait": true}));
@@ -132,6 +160,10 @@ pub(super) fn sessions_that_hear_nothing_hold_up_no_removal(room: &mut Room<'_>)
     let there = room.superuser(room.admin, &format!("SELECT datname FROM pg_database WHERE datname = '{name}'"));
     if !there.is_empty() {
         found.push(format!("left: {there}"));
+    }
+    drop(stop);
+    if let Err(error) = room.wait(moving).unwrap() {
+        found.push(format!("a session was ended that hears: {error}"));
     }
     room.report.note(CATEGORY, "a removal waits for a session that waits for its client", Outcome::Ran, &found);
     drop((rows, held));
@@ -149,7 +181,7 @@ pub(super) fn sessions_whose_answers_nobody_takes_hold_up_no_removal(room: &mut 
     call.extend_from_slice(b"50000000\0\0");
     let length = u32::try_from(call.len() - 1).unwrap().to_be_bytes();
     call[1..5].copy_from_slice(&length);
-    let select = b"Q\0\0\0\x1cselect repeat('x', 7000)\0".to_vec();
+    let select = b"Q\0\0\0\x1dselect repeat('x', 7000)\0".to_vec();
     for (what, message, times) in [("a function's result", call, 1), ("answers", select, 1_000_000)] {
         let made = room.victim.call("create_database", &json!({"nameHint": "untaken"}));
         let id = made["result"]["databaseId"].clone();

@@ -7,10 +7,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
+use std::pin::pin;
 use std::process::Stdio as Pipe;
 
+use futures_util::SinkExt as _;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::attempts::{Attempt, Effect, Way};
@@ -383,6 +387,48 @@ impl<'a> Room<'a> {
             config.connect_raw(stream, NoTls).await.unwrap()
         });
         (socket, client, connection)
+    }
+
+    /// Logs the attacker in and executes a statement, and again whenever that is ended.
+    pub(super) fn again_and_again(&self, database: &str, sql: &str) -> JoinHandle<()> {
+        let mut config = tokio_postgres::Config::new();
+        config.host("127.0.0.1").port(self.cluster.port).dbname(database);
+        config.user(&self.mine.owner.0).password(&self.mine.owner.1);
+        let sql = sql.to_owned();
+        let (begun, begins) = oneshot::channel();
+        let task = self.runtime.spawn(async move {
+            let mut begun = Some(begun);
+            loop {
+                let Ok((client, connection)) = config.connect(NoTls).await else { continue };
+                let connection = tokio::spawn(connection);
+                if let Some(begun) = begun.take() {
+                    begun.send(()).unwrap();
+                }
+                client.batch_execute(&sql).await.ok();
+                // It may be one that stays open.
+                connection.await.ok();
+            }
+        });
+        self.runtime.block_on(begins).unwrap();
+        task
+    }
+
+    /// Sends a table of the attacker's rows all the time, until what is returned with it is dropped.
+    pub(super) fn copies_on(&self) -> (JoinHandle<Result<u64, tokio_postgres::Error>>, oneshot::Sender<()>) {
+        let client = self.log_in(&Way::Owner(None)).unwrap();
+        let (stop, mut stopped) = oneshot::channel::<()>();
+        let task = self.runtime.spawn(async move {
+            client.batch_execute("CREATE TABLE IF NOT EXISTS moving (a text)").await?;
+            let mut rows = pin!(client.copy_in::<_, bytes::Bytes>("COPY moving FROM STDIN").await?);
+            let row = bytes::Bytes::from(format!("{}\n", "x".repeat(8000)));
+            let mut pace = tokio::time::interval(std::time::Duration::from_millis(30));
+            while stopped.try_recv() == Err(TryRecvError::Empty) {
+                rows.send(row.clone()).await?;
+                pace.tick().await;
+            }
+            rows.finish().await
+        });
+        (task, stop)
     }
 
     /// Does something as the superuser.

@@ -1,15 +1,15 @@
 //! The bundled policies through the real host, as they apply without a file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pgsandbox::admission::{Account, Book, MemoryBook};
-use pgsandbox::config::policies::defaults;
+use pgsandbox::config::policies::{defaults, load, parse};
 use pgsandbox::model::{
     Code, Context, Impact, ObligationKind, Origin, Phase, SandboxFacts, SandboxId, ServerFacts, StatementClass,
     Timestamp, Usage,
 };
 use pgsandbox::policy::wasm::{Host, HostSettings};
-use pgsandbox::policy::{Bundled, ConfigureError, Loader as _, Set, sha256_hex};
+use pgsandbox::policy::{Bundled, ConfigureError, Loader as _, Set};
 
 use super::guest::context;
 use super::statement;
@@ -53,26 +53,20 @@ const OPERATIONS: [(&str, Impact); 35] = [
     ("cancel_task", Impact::Writes),
 ];
 
-fn leak<T: ?Sized>(value: Box<T>) -> &'static T {
-    Box::leak(value)
-}
+/// Every bundled policy, as the program includes them.
+static BUNDLED: &[Bundled] = include!("../../../policies/bundled.rs");
 
-/// Reads `policies/<name>/<name>.wasm` and its default settings.
-fn bundled() -> Vec<Bundled> {
+/// The bundled policies; each folder with a component is one of them.
+fn bundled() -> &'static [Bundled] {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("policies");
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let read = |path: PathBuf| -> Option<Bundled> {
-        let name = path.file_name()?.to_str()?.to_owned();
-        let component = std::fs::read(path.join(format!("{name}.wasm"))).ok()?;
-        Some(Bundled {
-            sha256: leak(sha256_hex(&component).into_boxed_str()),
-            component: leak(component.into_boxed_slice()),
-            default_settings: leak(std::fs::read_to_string(path.join("default.json")).unwrap().into_boxed_str()),
-            name: leak(name.into_boxed_str()),
-        })
-    };
-    paths.into_iter().filter_map(read).collect()
+    let names = std::fs::read_dir(&directory).unwrap().filter_map(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        directory.join(&name).join(format!("{name}.wasm")).exists().then_some(name)
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    assert_eq!(names, BUNDLED.iter().map(|one| one.name).collect::<Vec<_>>(), "policies/bundled.rs");
+    BUNDLED
 }
 
 fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
@@ -118,9 +112,9 @@ fn about(operation: &'static str, impact: Impact, owner: &str) -> Context {
 
 #[test]
 fn the_bundled_policies_cover_the_main_job_and_guard_it() {
-    let bundled = bundled();
-    assert_eq!(bundled.len(), 9, "{:?}", bundled.iter().map(|one| one.name).collect::<Vec<_>>());
-    let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &defaults(&bundled).unwrap(), 1).unwrap();
+    let specs = defaults(bundled()).unwrap();
+    assert_eq!(specs.len(), 9, "{:?}", specs.iter().map(|spec| &spec.name).collect::<Vec<_>>());
+    let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &specs, 1).unwrap();
     let book = MemoryBook::default();
     let book: &dyn Book = &book;
     for (operation, impact) in OPERATIONS {
@@ -156,7 +150,7 @@ fn the_bundled_policies_cover_the_main_job_and_guard_it() {
 /// Whoever fills a sandbox without being told of a limit would note that there is none.
 #[test]
 fn quota_holds_every_operation_to_the_bytes_that_can_be_held_to_them() {
-    let mut policies = defaults(&bundled()).unwrap();
+    let mut policies = defaults(bundled()).unwrap();
     policies.retain(|policy| policy.name == "quota");
     policies[0].settings = r#"{"max_bytes":1000}"#.into();
     let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &policies, 1).unwrap();
@@ -174,9 +168,46 @@ fn quota_holds_every_operation_to_the_bytes_that_can_be_held_to_them() {
 }
 
 #[test]
+fn every_example_of_a_policy_file_loads_and_covers_the_main_job() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = 0;
+    for file in files.filter(|path| path.extension().is_some_and(|ending| ending == "toml")) {
+        let specs = load(&file, bundled()).unwrap_or_else(|error| panic!("{error}"));
+        let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &specs, 1)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        for (operation, impact) in [("run_sql", Impact::Writes), ("delete_database", Impact::Destroys)] {
+            // A Friday.
+            let refusal = set.decide(&about(operation, impact, "me"), &[]).refusal;
+            assert_eq!(refusal, None, "{}: {operation}", file.display());
+        }
+        found += 1;
+    }
+    assert_eq!(found, 2);
+}
+
+/// A list shows what rules pass, and what others answer for; `rules` itself declares every operation.
+#[test]
+fn rules_cover_in_lists_what_they_pass_and_nothing_else() {
+    let text = "[[policy]]\nsource = 'rules'\n[[policy.settings.rules]]\nname = 'reading'\n\
+                when = { operations = ['list_*', 'run_sql'], groups = ['team'] }\nthen = { verdict = 'pass' }\n";
+    let specs = parse(text, Path::new("p"), bundled()).unwrap();
+    let set = Set::load(&Host::new(&HostSettings::default()).unwrap(), &specs, 1).unwrap();
+    for phase in [Phase::Visible, Phase::Before] {
+        for (operation, impact) in OPERATIONS {
+            let mut context = Context { phase, ..about(operation, impact, "me") };
+            let uncovered = set.decide(&context, &[]).refusal.map(|refusal| refusal.code);
+            assert_eq!(uncovered, Some(Code::Uncovered), "{operation}");
+            context.principal.groups = vec!["team".into()];
+            let passes = operation.starts_with("list_") || operation == "run_sql";
+            assert_eq!(set.decide(&context, &[]).refusal.is_none(), passes, "{operation}");
+        }
+    }
+}
+
+#[test]
 fn settings_that_are_nested_as_deep_as_they_may_be_and_deeper_fit_the_stack_of_a_guest() {
-    let bundled: &'static [Bundled] = leak(bundled().into_boxed_slice());
-    let specs = defaults(bundled).unwrap();
+    let specs = defaults(bundled()).unwrap();
     // The one with the most data, which shares a page with the stack.
     let spec = specs.iter().find(|spec| spec.name == "statement-guard").unwrap();
     let guest = Host::new(&HostSettings { slots: 1, ..HostSettings::default() }).unwrap().load(spec).unwrap();

@@ -25,6 +25,7 @@ pub use error::ManagedError;
 pub(super) use error::to_install;
 pub use home::Home;
 pub use install::{InstallError, install};
+pub(super) use relief::ROUNDS_MAX;
 pub(super) use tools::{DumpTools, dump_tools};
 pub use user::RunAs;
 pub(super) use user::{DEFAULT_USER, cluster_user, command};
@@ -87,6 +88,7 @@ impl ManagedSettings {
 pub struct ManagedCluster {
     settings: ManagedSettings,
     last: Mutex<Option<Running>>,
+    relief: tokio::sync::Mutex<relief::Watch>,
 }
 
 /// Returns the majors that have a cluster in a state directory, the newest first. Looks alone.
@@ -126,7 +128,7 @@ pub struct ClusterStatus {
 impl ManagedCluster {
     /// Sets a cluster up. Nothing is made or started.
     pub fn new(settings: ManagedSettings) -> Self {
-        Self { settings, last: Mutex::default() }
+        Self { settings, last: Mutex::default(), relief: tokio::sync::Mutex::default() }
     }
 
     /// Returns what it was set up with.
@@ -356,12 +358,15 @@ impl ManagedCluster {
             answer: LOGIN_WAIT,
         };
         // Its data says of which major the server is.
+        let mut rounds = 0;
         let session = loop {
+            rounds += 1;
             match AdminSession::open(&login, Some(paths.major)).await {
-                Err(error) if error.is_starved() && relief::end_largest(paths).await => {}
+                Err(error) if error.is_starved() && rounds < ROUNDS_MAX && self.relieve().await => {}
                 opened => break opened?,
             }
         };
+        self.hold_off(&session).await;
         let lost = |error: tokio_postgres::Error| LoginError::Lost(Chain(&error).to_string());
         let row = session.query_one("SELECT pg_catalog.current_setting('data_directory')", &[]).await.map_err(lost)?;
         if process::serves(paths, Path::new(row.get::<_, &str>(0))) {
@@ -370,11 +375,63 @@ impl ManagedCluster {
         Err(LoginError::Lost("another cluster's server answers".to_owned()))
     }
 
-    /// Makes room in a server that lets nobody in, by ending a session. Returns whether there was one to be ended.
+    /// Makes room in a server that lets nobody in, by ending sessions. Returns whether it is worth another try.
     pub(super) async fn relieve(&self) -> bool {
-        match self.existing() {
-            Some(paths) => relief::end_largest(&paths).await,
-            None => false,
+        let asked = tokio::time::Instant::now();
+        let Some(paths) = self.existing() else { return false };
+        self.relief.lock().await.relieve(&paths, asked).await
+    }
+
+    /// Keeps those out for a while that took all again as soon as they had lost it: what a relief calls for once a session is
+    /// there.
+    pub(super) async fn hold_off(&self, session: &AdminSession) {
+        let mut relief = self.relief.lock().await;
+        if relief.calls_for_more()
+            && let Some(paths) = self.existing()
+        {
+            relief.hold_off(&paths, session).await;
+        }
+    }
+
+    /// Makes room for programs that cannot tell who took all, where this one can.
+    pub(super) async fn relieve_others(&self) {
+        if let Some(paths) = self.existing() {
+            self.relief.lock().await.relieve_others(&paths).await;
+        }
+    }
+
+    /// Returns the databases of the sandboxes that are kept out for what their sessions took.
+    pub(super) fn held_off(&self) -> Vec<String> {
+        self.existing().map(|paths| relief::held_off(&paths)).unwrap_or_default()
+    }
+
+    /// Returns whether a sandbox is kept out for what its sessions took, by its database's name.
+    pub(super) fn is_held_off(&self, database: &str) -> bool {
+        self.existing().is_some_and(|paths| relief::is_held_off(&paths, database))
+    }
+
+    /// Returns the databases of the sandboxes that were kept out and need not be any more; none is told twice.
+    pub(super) fn let_in_again(&self) -> Vec<String> {
+        self.existing().map(|paths| relief::let_in_again(&paths)).unwrap_or_default()
+    }
+
+    /// Sees that a session is there which can tell who holds the locks on the day when none can be opened.
+    pub(super) async fn keep_watch(&self) {
+        let Some(paths) = self.existing() else { return };
+        let Ok(Some(running)) = self.address(&paths) else { return };
+        let mut relief = self.relief.lock().await;
+        if relief.watches().await {
+            return;
+        }
+        let login = Login {
+            endpoint: &running.endpoint,
+            credentials: &running.admin,
+            database: ADMIN_DATABASE,
+            timeout: LOGIN_WAIT,
+            answer: LOGIN_WAIT,
+        };
+        if let Ok(session) = AdminSession::open(&login, Some(paths.major)).await {
+            relief.watch_by(session).await;
         }
     }
 

@@ -1,17 +1,46 @@
 //! Makes room in a server that lets nobody in: one session has taken what all of them share.
 //!
 //! The table of locks is one for the whole server. Whoever fills it keeps everybody out, the admin included, and no SQL
-//! can end it any more. So the session is ended from outside, as a process: never one of the admin's own, and no more than
-//! it takes until a login succeeds.
+//! can end it any more. So whose sessions hold most are ended from outside, as processes: never the admin's own, and no more
+//! than it takes until a login succeeds. All of one sandbox's at once: what one frees another would take. A session that was
+//! opened before knows who holds the locks, where there is one; a program without one asks those that may have one. Where
+//! nobody knows, it is guessed by memory, and that not often.
 
-use std::fs;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use tokio::time::Instant;
+
+use super::super::admin::{AdminSession, Chain, ident};
 use super::ADMIN_ROLE;
 use super::process::{Paths, server_pid};
 
+/// Who takes all again within this time is kept out.
+const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// For how long.
+const HELD_OFF_FOR: Duration = Duration::from_secs(180);
+/// Where it is noted, so that it is the same for every program and ends also if this one does.
+const HELD_OFF: &str = "held-off";
+/// Whose sessions were ended is noted there, for every program.
+const ENDED: &str = "ended";
+/// Stands where a program that cannot tell who holds the locks asks others that can.
+const WANTED: &str = "relief-wanted";
+/// How long it waits for them.
+const OTHERS_WAIT: Duration = Duration::from_secs(3);
+/// So many times a minute sessions are ended by one program.
+const RELIEFS_MAX: usize = 60;
+/// So many sandboxes' a minute, by all programs, where it is not known who holds the locks.
+const GUESSES_MAX: usize = 3;
+/// How long the session that tells who holds the locks may take.
+const TELLS_WITHIN: Duration = Duration::from_secs(2);
+/// How often room is made for one login.
+pub(in crate::engine::postgres) const ROUNDS_MAX: u32 = 50;
+/// So many locks are no want of anybody's.
+const LOCKS_MIN: u64 = 1_000;
 /// How long one that is ended may take to go.
 const GONE_WAIT: Duration = Duration::from_secs(2);
 /// How often it is looked whether it is gone.
@@ -22,34 +51,258 @@ const GONE_POLL: Duration = Duration::from_millis(10);
 struct Backend {
     pid: u32,
     role: String,
-    /// What it has in memory for itself alone, in KiB: who holds most knows of most locks.
+    /// What it has in memory for itself alone, in KiB: who holds many locks knows of them.
     private_kb: u64,
 }
 
-/// Ends the session that holds most and is not the admin's. Returns whether there was one.
-pub(super) async fn end_largest(paths: &Paths) -> bool {
-    let Some(server) = server_pid(paths) else { return false };
-    let Some(largest) = backends(server).into_iter().max_by_key(|backend| backend.private_kb) else { return false };
-    let Some(pid) = i32::try_from(largest.pid).ok().and_then(Pid::from_raw) else { return false };
-    // The number is the process' as long as this is open; what it was before is looked at behind it.
-    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return true };
-    if backend(largest.pid, server).is_none_or(|now| now.role != largest.role) {
-        return true;
+/// What is known for the next time.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Opened before.
+    session: Option<AdminSession>,
+    /// When the last rounds of relief ended.
+    ended: VecDeque<Instant>,
+    /// Whether others were asked to tell, in vain or not, since there was a session.
+    has_asked: bool,
+    /// Who is to be kept out.
+    again: BTreeSet<String>,
+}
+
+impl Watch {
+    /// Returns whether there is a session that answers.
+    pub(super) async fn watches(&mut self) -> bool {
+        if self.session.is_some() && self.locks().await.is_none() {
+            self.session = None;
+        }
+        self.session.is_some()
     }
+
+    pub(super) async fn watch_by(&mut self, session: AdminSession) {
+        self.session = Some(session);
+        self.has_asked = false;
+        // What the statement needs is then known to the session.
+        self.locks().await;
+    }
+
+    /// Ends whoever holds most, unless that was done since `asked`. Returns whether the server is worth another try.
+    pub(super) async fn relieve(&mut self, paths: &Paths, asked: Instant) -> bool {
+        if self.ended.back().is_some_and(|last| *last > asked) {
+            return true;
+        }
+        let locks = self.locks().await;
+        if locks.is_none() && self.others_relieve(paths).await {
+            return true;
+        }
+        while self.ended.front().is_some_and(|first| first.elapsed() > REMEMBERED_FOR) {
+            self.ended.pop_front();
+        }
+        let guesses = if locks.is_none() { lately(paths).len() } else { 0 };
+        if self.ended.len() >= RELIEFS_MAX || guesses >= GUESSES_MAX {
+            tracing::warn!("sessions were ended too often lately for want of shared memory: none is ended now");
+            return false;
+        }
+        let Some(database) = end_greediest(paths, locks.as_ref()).await else {
+            // Whoever held them is gone meanwhile, or nobody is there to be ended.
+            tokio::time::sleep(GONE_POLL).await;
+            return locks.is_some();
+        };
+        self.ended.push_back(Instant::now());
+        let was_ended = lately(paths).contains(&database);
+        if !is_plain(&database) {
+            return true;
+        }
+        if let Err(error) = note(paths, ENDED, &database) {
+            tracing::warn!(sandbox = database, %error, "it cannot be noted whose sessions were ended");
+        }
+        if was_ended {
+            self.again.insert(database);
+            // Faster than a login, which those who come back would forestall.
+            if let Some(session) = self.session.take() {
+                self.hold_off(paths, &session).await;
+                self.session = Some(session);
+            }
+        }
+        true
+    }
+
+    /// Has a program make room that can tell who holds the locks. Returns whether one did.
+    async fn others_relieve(&mut self, paths: &Paths) -> bool {
+        let wanted = paths.directory.join(WANTED);
+        if std::mem::replace(&mut self.has_asked, true) || fs::write(&wanted, b"").is_err() {
+            return false;
+        }
+        let until = Instant::now() + OTHERS_WAIT;
+        while wanted.exists() {
+            if Instant::now() > until {
+                // Nobody is there.
+                drop(fs::remove_file(&wanted));
+                return false;
+            }
+            tokio::time::sleep(GONE_POLL).await;
+        }
+        true
+    }
+
+    /// Makes room where a program that cannot tell who holds the locks asks for it.
+    pub(super) async fn relieve_others(&mut self, paths: &Paths) {
+        let wanted = paths.directory.join(WANTED);
+        if self.session.is_some() && wanted.exists() {
+            self.relieve(paths, Instant::now()).await;
+            drop(fs::remove_file(&wanted));
+        }
+    }
+
+    /// Returns whether somebody is to be kept out.
+    pub(super) fn calls_for_more(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Takes the logins of those who took all again.
+    pub(super) async fn hold_off(&mut self, paths: &Paths, session: &AdminSession) {
+        for database in std::mem::take(&mut self.again) {
+            if let Err(error) = note(paths, HELD_OFF, &database) {
+                tracing::warn!(sandbox = database, %error, "who took all cannot be kept out");
+                continue;
+            }
+            for role in ["role", "ro"].map(|kind| format!("{database}_{kind}")) {
+                // Given back by whoever lets the sandbox in again.
+                let sql = format!("ALTER ROLE {} CONNECTION LIMIT 0", ident(&role));
+                match tokio::time::timeout(TELLS_WITHIN, session.batch_execute(&sql)).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(error)) => {
+                        tracing::warn!(sandbox = database, error = %Chain(&error), "who took all cannot be kept out yet")
+                    }
+                    Err(_) => tracing::warn!(sandbox = database, "who took all cannot be kept out yet"),
+                }
+                self.again.insert(database.clone());
+            }
+            if !self.again.contains(&database) {
+                tracing::warn!(sandbox = database, "whose sessions took all again is kept out for some minutes");
+            }
+            end_all(paths, &database);
+        }
+    }
+
+    /// Returns how many locks each process holds; `None` if nobody can tell.
+    async fn locks(&self) -> Option<HashMap<u32, u64>> {
+        let session = self.session.as_ref()?;
+        // The function and not the view: that one reads catalogues that all databases share, whose locks nobody gets any more.
+        let sql =
+            "SELECT l.pid, pg_catalog.count(*) FROM pg_catalog.pg_lock_status() l WHERE l.pid IS NOT NULL GROUP BY 1";
+        let rows = tokio::time::timeout(TELLS_WITHIN, session.query_typed(sql, &[])).await.ok()?.ok()?;
+        let count = |row: &tokio_postgres::Row| {
+            Some((u32::try_from(row.get::<_, i32>(0)).ok()?, u64::try_from(row.get::<_, i64>(1)).ok()?))
+        };
+        Some(rows.iter().filter_map(count).collect())
+    }
+}
+
+/// Returns whether a sandbox is kept out, by its database's name.
+pub(super) fn is_held_off(paths: &Paths, database: &str) -> bool {
+    is_noted(&file(paths, HELD_OFF, database), HELD_OFF_FOR)
+}
+
+/// Returns the databases of those that are kept out.
+pub(super) fn held_off(paths: &Paths) -> Vec<String> {
+    noted(paths, HELD_OFF).filter(|name| is_held_off(paths, name)).collect()
+}
+
+/// Returns those whose time is over, and forgets them.
+pub(super) fn let_in_again(paths: &Paths) -> Vec<String> {
+    let over = noted(paths, HELD_OFF).filter(|name| !is_held_off(paths, name));
+    over.filter(|name| fs::remove_file(file(paths, HELD_OFF, name)).is_ok()).collect()
+}
+
+/// Returns those whose sessions were ended lately, and forgets the others.
+fn lately(paths: &Paths) -> Vec<String> {
+    let is_late = |name: &String| {
+        let file = file(paths, ENDED, name);
+        is_noted(&file, REMEMBERED_FOR) || fs::remove_file(&file).is_err()
+    };
+    noted(paths, ENDED).filter(is_late).collect()
+}
+
+fn noted(paths: &Paths, what: &str) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(paths.directory.join(what)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+fn note(paths: &Paths, what: &str, database: &str) -> io::Result<()> {
+    fs::create_dir_all(paths.directory.join(what))?;
+    fs::write(file(paths, what, database), b"")
+}
+
+fn is_noted(file: &Path, lately: Duration) -> bool {
+    let noted = fs::metadata(file).and_then(|noted| noted.modified());
+    noted.is_ok_and(|noted| noted.elapsed().is_ok_and(|age| age < lately))
+}
+
+fn file(paths: &Paths, what: &str, database: &str) -> PathBuf {
+    paths.directory.join(what).join(database)
+}
+
+/// Returns whether it is a name that this program has made.
+fn is_plain(database: &str) -> bool {
+    database.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+fn end_all(paths: &Paths, database: &str) {
+    let Some(server) = server_pid(paths) else { return };
+    backends(server).iter().filter(|one| database_of(&one.role) == database).for_each(|one| end(one, server));
+}
+
+/// Ends all sessions of the sandbox that holds most: locks, by each session's process, where they are known, or else memory.
+/// Returns whose they were.
+async fn end_greediest(paths: &Paths, locks: Option<&HashMap<u32, u64>>) -> Option<String> {
+    let server = server_pid(paths)?;
+    let all = backends(server);
+    let mut held: HashMap<&str, u64> = HashMap::new();
+    for backend in &all {
+        let holds = locks.map_or(Some(&backend.private_kb), |locks| locks.get(&backend.pid));
+        *held.entry(database_of(&backend.role)).or_default() += holds.copied().unwrap_or(0);
+    }
+    let (greediest, holds) = held.into_iter().max_by_key(|(_, holds)| *holds)?;
+    if locks.is_some() && holds < LOCKS_MIN {
+        return None;
+    }
+    let ended: Vec<&Backend> = all.iter().filter(|backend| database_of(&backend.role) == greediest).collect();
     tracing::warn!(
-        role = largest.role,
-        private_kb = largest.private_kb,
-        "the server lets nobody in for want of shared memory: the largest session is ended"
+        sandbox = greediest,
+        sessions = ended.len(),
+        locks_are_known = locks.is_some(),
+        "the server lets nobody in for want of shared memory: the sessions of whoever holds most are ended"
     );
-    if let Err(error) = pidfd_send_signal(&process, Signal::TERM) {
-        tracing::warn!(%error, "a session could not be ended");
-        return false;
+    for backend in &ended {
+        end(backend, server);
     }
-    let until = tokio::time::Instant::now() + GONE_WAIT;
-    while backend(largest.pid, server).is_some() && tokio::time::Instant::now() < until {
+    let until = Instant::now() + GONE_WAIT;
+    while ended.iter().any(|one| backend(one.pid, server).is_some_and(|now| now.role == one.role))
+        && Instant::now() < until
+    {
         tokio::time::sleep(GONE_POLL).await;
     }
-    true
+    Some(greediest.to_owned())
+}
+
+fn end(ended: &Backend, server: u32) {
+    let Some(pid) = i32::try_from(ended.pid).ok().and_then(Pid::from_raw) else { return };
+    // The number is the process' as long as this is open; what it was before is looked at behind it.
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    if backend(ended.pid, server).is_none_or(|now| now.role != ended.role) {
+        return;
+    }
+    if let Err(error) = pidfd_send_signal(&process, Signal::TERM) {
+        tracing::warn!(%error, "a session could not be ended");
+    }
+}
+
+/// Returns the database of the sandbox whose role it is, or else the role.
+fn database_of(role: &str) -> &str {
+    match role.rsplit_once('_') {
+        Some((database, "role" | "ro")) => database,
+        Some((database, filling)) if filling.starts_with('f') => database,
+        Some(_) | None => role,
+    }
 }
 
 fn backends(server: u32) -> Vec<Backend> {
@@ -84,6 +337,14 @@ fn role_of(title: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_roles_of_one_sandbox_are_taken_together() {
+        for role in ["pgsb_a_0123456789_role", "pgsb_a_0123456789_ro", "pgsb_a_0123456789_f12"] {
+            assert_eq!(database_of(role), "pgsb_a_0123456789", "{role}");
+        }
+        assert_eq!(database_of("operator"), "operator");
+    }
 
     #[test]
     fn sessions_are_told_from_what_the_server_does_for_itself() {

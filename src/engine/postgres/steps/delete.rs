@@ -38,6 +38,16 @@ enum Ways {
     All,
 }
 
+/// Another sandbox, in whose database something is to be removed.
+struct Other {
+    database: String,
+    owner: String,
+    /// Whether its owner had closed it.
+    closed: bool,
+    /// Whether its owner is kept out for the moment.
+    barred: bool,
+}
+
 /// By which way sessions came.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Come {
@@ -365,39 +375,76 @@ impl Work<'_> {
                     self.execute_whoever_holds(&session, None, "drop what a role owns", &drop_owned).await?;
                     continue;
                 };
-                let its = self.is_sandbox(&database, &owner).then_some(database.as_str());
-                let (inside, closed) = match its {
-                    Some(_) => self.session_in_anothers(&session, &database, &owner).await?,
-                    None => (self.server.session_in(&database).await?, false),
-                };
-                if its.is_some() {
-                    self.join(&inside, &owner).await?;
-                    let sql = format!("REASSIGN OWNED BY {} TO {}", ident(role), ident(&owner));
-                    self.execute_whoever_holds(&inside, its, "give away what a role owns", &sql).await?;
+                if !self.is_sandbox(&database, &owner) {
+                    let inside = self.server.session_in(&database).await?;
+                    self.execute_whoever_holds(&inside, None, "drop what a role owns", &drop_owned).await?;
+                    continue;
                 }
-                self.execute_whoever_holds(&inside, its, "drop what a role owns", &drop_owned).await?;
-                if closed {
-                    let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false", ident(&database));
-                    self.execute(&session, "leave another sandbox as it was", &sql).await?;
+                let mut other = Other { database, owner, closed: false, barred: false };
+                let done = self.drop_owned_in(&session, role, &mut other).await;
+                if other.barred {
+                    self.unbar(&session, &other).await?;
                 }
+                done?;
             }
         }
         Ok(())
     }
 
-    /// Goes into another sandbox's database, although its owner has closed it. Returns whether it was closed.
+    /// Gives another sandbox's owner what the role owns in its database, and drops the rest.
+    async fn drop_owned_in(&self, session: &AdminSession, role: &str, other: &mut Other) -> Result<(), EngineError> {
+        let inside = self.session_in_anothers(session, other).await?;
+        let its = Some(other.database.as_str());
+        self.join(&inside, &other.owner).await?;
+        let sql = format!("REASSIGN OWNED BY {} TO {}", ident(role), ident(&other.owner));
+        self.execute_whoever_holds(&inside, its, "give away what a role owns", &sql).await?;
+        let sql = format!("DROP OWNED BY {}", ident(role));
+        self.execute_whoever_holds(&inside, its, "drop what a role owns", &sql).await?;
+        if other.closed {
+            let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false", ident(&other.database));
+            self.execute_whoever_holds(session, None, "leave another sandbox as it was", &sql).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps another sandbox's owner out for as long as it takes to get in: who comes back again and again leaves no moment
+    /// for it. What is limited so is set back by the owner's next call, should this one not come to it.
+    async fn bar(&self, session: &AdminSession, other: &mut Other) -> Result<(), EngineError> {
+        let sql = [
+            format!("SET LOCAL lock_timeout = {}", literal(DROP_LOCK_TIMEOUT)),
+            format!("ALTER ROLE {} CONNECTION LIMIT 0", ident(&other.owner)),
+        ];
+        other.barred = true;
+        let barred = self.together(session, "keep another sandbox's owner out", &sql);
+        match self.against_holders(session, None, barred).await {
+            Err(error) if !is_contention(&error) => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        self.terminate_of(session, &[&other.owner], None, Come::Anyhow).await
+    }
+
+    /// Lets it in again, unless it is kept out for another reason.
+    async fn unbar(&self, session: &AdminSession, other: &Other) -> Result<(), EngineError> {
+        if self.server.managed().is_some_and(|managed| managed.is_held_off(&other.database)) {
+            return Ok(());
+        }
+        let limit = self.server.settings().connection_limit;
+        let sql = format!("ALTER ROLE {} CONNECTION LIMIT {limit}", ident(&other.owner));
+        self.execute_whoever_holds(session, None, "let another sandbox's owner in again", &sql).await
+    }
+
+    /// Goes into another sandbox's database, although its owner has closed it.
     async fn session_in_anothers(
         &self,
-        session: &Client,
-        database: &str,
-        owner: &str,
-    ) -> Result<(AdminSession, bool), EngineError> {
+        session: &AdminSession,
+        other: &mut Other,
+    ) -> Result<AdminSession, EngineError> {
         let mut attempt = 0;
-        let mut closed = false;
         loop {
             attempt += 1;
+            let database = other.database.as_str();
             let kept_out = match self.server.session_in(database).await {
-                Ok(inside) => return Ok((inside, closed)),
+                Ok(inside) => return Ok(inside),
                 // Connections are not allowed, limited to none, or a right to them is taken away.
                 Err(
                     error @ (EngineError::Refused { .. } | EngineError::Crowded { .. } | EngineError::Unsuited { .. }),
@@ -416,17 +463,17 @@ impl Work<'_> {
                 .await
                 .map_err(refused("look at another sandbox", self.profile()))?;
             let Some(row) = row else { return Err(kept_out) };
-            closed |= !row.get::<_, bool>(0);
-            self.join(session, owner).await?;
-            let mut open =
-                vec![format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1", ident(database))];
+            other.closed |= !row.get::<_, bool>(0);
+            self.join(session, &other.owner).await?;
+            let mut open = vec![
+                format!("SET LOCAL lock_timeout = {}", literal(DROP_LOCK_TIMEOUT)),
+                format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS true CONNECTION LIMIT -1", ident(database)),
+            ];
             if !self.info.superuser {
                 open.push(format!("GRANT CONNECT ON DATABASE {} TO CURRENT_USER", ident(database)));
             }
-            open.insert(0, format!("SET LOCAL lock_timeout = {}", literal(DROP_LOCK_TIMEOUT)));
-            // Who closes it again and again leaves no moment to come in: what it does is ended, and tried again.
             if attempt > 1 {
-                self.terminate_of(session, &[owner], None, Come::Anyhow).await?;
+                self.bar(session, other).await?;
             }
             let opened = self.together(session, "go into another sandbox", &open);
             match self.against_holders(session, None, opened).await {

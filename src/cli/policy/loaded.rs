@@ -1,13 +1,13 @@
-//! Shows the policies as they load and as servers have them, and has servers read them again.
+//! `policy list` and `policy reload`: shows the policies as they load and as servers have them, and has servers read them again.
 
 use std::process::ExitCode;
 
 use clap::ArgMatches;
 use serde_json::{Value, json};
 
-use super::complain;
-use super::render::{self, Format, line, say};
 use crate::app::{Answered, App, PoliciesSeen, ServerSeen};
+use crate::cli::complain;
+use crate::cli::render::{self, Format, line, say};
 use crate::model::{Code, Failure, counted};
 use crate::policy::PolicyInfo;
 
