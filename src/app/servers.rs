@@ -282,7 +282,9 @@ fn is_held(path: &Path) -> bool {
 
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
+    // Whatever lies there in place of a file is neither followed nor waited for.
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    options.mode(0o600).custom_flags(flags.bits().cast_signed());
     options
 }
 
