@@ -87,6 +87,7 @@ fn fifty_rules(report: &mut Report, effort: Effort, host: &Host, bundled: &[Bund
         sections: Vec::new(),
         limits: Limits::default(),
         sees_text: false,
+        of: None,
     };
     let configured = host.load(&spec).unwrap().configure(&spec.settings).unwrap();
     let request = Request { context, balances: &[], with_text: false };
