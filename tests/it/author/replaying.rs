@@ -70,7 +70,7 @@ fn a_request_comes_back_from_its_record_as_policies_saw_it_or_not_at_all() {
             }
         }
     }
-    assert!(back > 150 && left_out > 5 && seen.len() > 20, "{back} {left_out} {seen:?}");
+    assert!(back > 150 && left_out > 5 && seen.len() > 15, "{back} {left_out} {seen:?}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_real_log_is_asked_about_again_and_a_stricter_candidate_says_what_it_would_r
     let (status, found, err) =
         run(&["diff", rate, rate, "--records", log, "--settings-after", none, "--format", "json", "--show", "1"]);
     assert_eq!(status, 1, "{found:#} {err}");
-    assert!(found["changed"].as_u64().unwrap() >= 3, "{found:#}");
+    assert!(found["changed"].as_u64().unwrap() >= 1, "{found:#}");
     assert_eq!(found["changes"].as_array().unwrap().len(), 1, "{found:#}");
     assert_eq!(found["before"]["componentSha256"], found["after"]["componentSha256"]);
     let change = &found["changes"][0];
