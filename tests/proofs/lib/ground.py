@@ -50,7 +50,7 @@ STRICT = POLICIES.replace("max_live = 500", "max_live = 1")
 # What may lie in the state directory while nothing is being done.
 KNOWN_FILES = re.compile(
     r"pgsandbox\.state|master\.keys|master\.keys\.lock|audit/((manifest|segment-[^/]*)\.jsonl|spare)|cache/key|cache/[0-9a-f]{64}\.cwasm"
-    r"|limits/[0-9a-f]{64}\.book|postgres/(lock|pgsandbox-state|first-cluster)"
+    r"|servers/[0-9a-f-]{36}\.server|limits/[0-9a-f]{64}\.book|postgres/(lock|pgsandbox-state|first-cluster)"
     r"|schemas/[0-9a-f]{32}/(digests|snapshots)/(\.lock|[^/.][^/]*\.schema)"
     r"|templates/[0-9a-f]{32}/(\.lock|[^/.][^/]*\.template)"
     r"|postgres/postgres/\d+/(admin-password|port|lock|socket-directory|log/server\.log(\.1)?|run/\.s\.PGSQL\.\d+(\.lock)?)")
