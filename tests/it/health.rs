@@ -206,7 +206,7 @@ fn the_program_its_room_and_its_log_are_looked_at() {
     assert_eq!(check(&home, "program.version").1, format!("pgsandbox {}", env!("CARGO_PKG_VERSION")));
     assert_eq!(check(&home, "state.disk").0, "ok");
     let (status, detail, _) = check(&home, "policies.loaded");
-    assert!(status == "ok" && detail.contains("generation 1, digest "), "{detail}");
+    assert!(status == "ok" && detail.contains("generation 1 since ") && detail.contains(", digest "), "{detail}");
     assert_eq!(check(&home, "telemetry.lost_spans").0, "ok");
     assert_eq!(check(&home, "audit.chain").0, "ok");
     let segment = fs::read_dir(home.state().join("audit")).unwrap().map(|entry| entry.unwrap().path());
