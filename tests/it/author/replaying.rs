@@ -170,3 +170,21 @@ fn a_denial_that_a_candidate_would_make_is_counted_as_newly_refused() {
         .unwrap();
     assert!(missing.status.code() == Some(2), "{missing:?}");
 }
+
+#[test]
+fn no_more_changes_are_kept_than_can_be_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lines.jsonl");
+    let said = json!([{"policy": "quota", "mode": "enforce", "said": "deny", "code": "x", "elapsed_us": 1, "fuel": 1}]);
+    let one = line(&canonical(&requests()[0]), &said) + "\n";
+    fs::write(&file, one.repeat(1_001)).unwrap();
+    let (records, quota) = (file.to_str().unwrap(), bundled("quota"));
+    let candidate = format!("--candidate={}", quota.display());
+    let shown = |most| run(&["replay", &candidate, "--records", records, "--format", "json", "--show", most]);
+    let (status, found, err) = shown("1000");
+    assert_eq!((status, &found["changed"], &found["newlyAllowed"]), (1, &json!(1_001), &json!(1_001)), "{err}");
+    assert_eq!(found["changes"].as_array().unwrap().len(), 1_000);
+    assert_eq!(shown("1001").0, 2);
+    let (_, found, _) = run(&["replay", &candidate, "--records", records, "--format", "json"]);
+    assert_eq!(found["changes"].as_array().unwrap().len(), 20);
+}
