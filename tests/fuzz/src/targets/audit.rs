@@ -74,7 +74,7 @@ fn write(settings: &AuditSettings) {
     let mut open = Vec::new();
     for n in 0..9 {
         let trace = Some(TraceIds { trace: 0xabc, span: n + 1 });
-        let opening = Opening { id: RequestId::fresh(), principal: &principal, operation: "run_sql", now, trace };
+        let opening = Opening { id: RequestId::fresh(), principal: &principal, operation: "run_sql", now, trace, frees: false };
         let ticket = audit.open(opening).expect("a request can be opened");
         open.push(ticket);
         if n % 3 == 2 {
