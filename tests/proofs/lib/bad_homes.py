@@ -70,27 +70,6 @@ def fill(directory):
     return path
 
 
-@case("state directory's disk full, server running", short=True)
-def disk_full_running(play):
-    with on_small_disk(play, 24) as home:
-        server = home.server()
-        server.result("list_databases")
-        filler = fill(home.state)
-        one = play.template.kept[0]
-        # what is left of the last page of the log takes some lines more
-        while server.call("run_sql", {"databaseId": one, "sql": "select 1"})[0]["ok"]:
-            pass
-        play.expect(home, "list_databases", server.call("list_databases"), NO_AUDIT, retryable=True)
-        play.expect(home, "run_sql", server.call("run_sql", {"databaseId": one, "sql": "delete from kept"}), NO_AUDIT)
-        play.expect(home, "create_database", server.call("create_database"), NO_AUDIT)
-        play.expect(home, "delete_database", server.call("delete_database", {"databaseId": one}), NO_AUDIT)
-        filler.unlink()
-        play.expect(home, "list_databases, room again", server.call("list_databases"), "ok")
-        server.end()
-        play.whole(home)
-        home.command("local", "stop")
-
-
 @case("state directory's disk full at start")
 def disk_full_start(play):
     with on_small_disk(play, 24) as home:
@@ -108,41 +87,6 @@ def disk_full_start(play):
                 {"pgsandbox.state", "audit", "limits", "cache", "servers", "postgres", "master.keys", "master.keys.lock"}]
         play.note("files left", str(left or "none"), f"left: {left}" if left else None)
         play.whole(home)
-        home.command("local", "stop")
-
-
-@case("disk of all full to the last byte, cluster killed", short=True)
-def disk_full_for_all(play):
-    home = play.home()
-    aside = home.directory / "aside"
-    home.state.rename(aside)
-    home.state.mkdir(mode=0o711)
-    with mounted(home.state, "-t", "tmpfs", "-o", "size=440m,mode=711", "tmpfs"):
-        subprocess.run(["cp", "-a", f"{aside}/.", str(home.state)], check=True)
-        kept_back = home.cluster / "data/pgsandbox.ballast"
-        # a copy may have holes; it is made anew at the start
-        kept_back.unlink(missing_ok=True)
-        server = home.server()
-        victim = server.result("create_database", {"nameHint": "victim"})["databaseId"]
-        play.note("kept back", "yes" if kept_back.exists() else "no", None if kept_back.exists() else "nothing is kept back")
-        server.end()
-        stop(home.cluster / "data/postmaster.pid", signal.SIGKILL)
-        filler = fill(home.state)
-        server = home.server()
-        one = play.template.kept[0]
-        play.expect(home, "list_databases", server.call("list_databases"), NO_AUDIT, retryable=True)
-        play.expect(home, "run_sql", server.call("run_sql", {"databaseId": one, "sql": "select 1"}), NO_AUDIT)
-        play.expect(home, "delete_database", server.call("delete_database", {"databaseId": victim, "wait": True}), "ok")
-        play.note("given up", "yes" if not kept_back.exists() else "no", "it is still there" if kept_back.exists() else None)
-        play.expect(home, "run_sql, read", server.call("run_sql", {"databaseId": one, "sql": "select 1", "readonly": True}), "ok")
-        play.expect(home, "create_database", server.call("create_database"), "disk_full")
-        filler.unlink()
-        made = server.call("create_database", {"nameHint": "later"})
-        play.expect(home, "create_database, room again", made, "ok")
-        later = made[0]["result"]["databaseId"]
-        play.expect(home, "delete_database", server.call("delete_database", {"databaseId": later, "wait": True}), "ok")
-        server.end()
-        play.whole(home, gone=[victim, later])
         home.command("local", "stop")
 
 
