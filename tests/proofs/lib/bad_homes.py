@@ -70,6 +70,28 @@ def fill(directory):
     return path
 
 
+@case("state directory's disk full, server running", short=True)
+def disk_full_running(play):
+    with on_small_disk(play, 24) as home:
+        server = home.server()
+        server.result("list_databases")
+        extra = server.result("create_database")["databaseId"]
+        filler = fill(home.state)
+        one = play.template.kept[0]
+        # what is left of the last page of the log takes some lines more
+        while server.call("run_sql", {"databaseId": one, "sql": "select 1"})[0]["ok"]:
+            pass
+        play.expect(home, "list_databases", server.call("list_databases"), "ok")
+        play.expect(home, "run_sql", server.call("run_sql", {"databaseId": one, "sql": "delete from kept"}), NO_AUDIT)
+        play.expect(home, "create_database", server.call("create_database"), NO_AUDIT)
+        play.expect(home, "delete_database", server.call("delete_database", {"databaseId": extra, "wait": True}), "ok")
+        filler.unlink()
+        play.expect(home, "list_databases, room again", server.call("list_databases"), "ok")
+        server.end()
+        play.whole(home)
+        home.command("local", "stop")
+
+
 @case("state directory's disk full at start")
 def disk_full_start(play):
     with on_small_disk(play, 24) as home:
