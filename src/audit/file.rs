@@ -162,9 +162,9 @@ impl ChainedFile {
         }
     }
 
-    /// Gives back what is set aside.
-    pub(super) fn release(&self) -> io::Result<()> {
-        room::release(&self.file, self.bytes)
+    /// Gives back what is set aside, to who begins the next file in the directory if it has none.
+    pub(super) fn release(&self, dir: &Path) -> io::Result<()> {
+        room::hand_on(&self.file, self.bytes, dir)
     }
 
     #[cfg(not(test))]

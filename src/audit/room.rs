@@ -19,6 +19,10 @@ pub(super) const RESERVED_BYTES_MIN: u64 = 256 << 10;
 pub(super) const FREE_BYTES_MIN: u64 = 8 << 20;
 /// … where less than this part of it is.
 const FREE_PART_MIN: u64 = 8;
+/// Where not all of it is to be had, so many parts of it are tried.
+const RESERVED_STEPS: u64 = 32;
+/// What `stat` counts a file's room in, whatever the file system (`st_blocks` of stat(2)).
+const BLOCK_BYTES: u64 = 512;
 /// What lies ready for who begins a segment on a full disk.
 pub(super) const SPARE: &str = "spare";
 
@@ -41,17 +45,44 @@ pub(super) fn nearly_none(path: &Path) -> Option<u64> {
     (left < FREE_BYTES_MIN.min(all / FREE_PART_MIN)).then_some(left)
 }
 
-/// Sees that a spare file lies in the directory, if the disk has room for it.
+/// Sees that a spare file lies in the directory and has its room, if the disk does.
 pub(super) fn keep_spare(dir: &Path) {
+    if nearly_none(dir).is_none() {
+        set_aside_spare(dir);
+    }
+}
+
+/// Makes the spare file of what a segment that ends gives back, however little is free beside that: who comes next on a full
+/// disk begins one.
+pub(super) fn hand_on(file: &File, bytes: u64, dir: &Path) -> io::Result<()> {
+    let released = release(file, bytes);
+    set_aside_spare(dir);
+    released
+}
+
+fn set_aside_spare(dir: &Path) {
     let path = dir.join(SPARE);
-    if fs::symlink_metadata(&path).is_ok() || nearly_none(dir).is_some() {
+    let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+        Err(fault) if fault.kind() == io::ErrorKind::AlreadyExists => spare(dir),
+        made => made,
+    };
+    // Another process may have been faster, or what lies there is not ours.
+    let Ok(file) = file else { return };
+    // What was copied with its directory is there without its room.
+    if set_aside(&file) >= RESERVED_BYTES || (1..=RESERVED_STEPS).rev().any(|steps| reserve_steps(&file, steps)) {
         return;
     }
-    // Another process may have been faster.
-    let Ok(file) = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) else { return };
-    if reserve(&file, 0).is_none() {
+    if set_aside(&file) == 0 {
         fs::remove_file(&path).ok();
     }
+}
+
+fn reserve_steps(file: &File, steps: u64) -> bool {
+    fallocate(file, FallocateFlags::KEEP_SIZE, 0, RESERVED_BYTES / RESERVED_STEPS * steps).is_ok()
+}
+
+fn set_aside(file: &File) -> u64 {
+    file.metadata().map_or(0, |found| found.blocks().saturating_mul(BLOCK_BYTES))
 }
 
 /// Opens the spare file, for who will give it another name. Whoever locks it has it.

@@ -124,10 +124,9 @@ impl Segment {
     /// Forces the segment to disk and says in the manifest that it is complete.
     pub(super) fn seal(&self) -> io::Result<()> {
         fault::reach("audit.segment.seal")?;
-        // It takes no more lines.
-        self.file.release()?;
         self.file.sync()?;
-        manifest::add(&self.dir, &Entry::Seal(self.length()), || Ok(()))
+        // It takes no more lines. Under the manifest's lock, as nobody else makes or takes the spare room meanwhile.
+        manifest::add(&self.dir, &Entry::Seal(self.length()), || self.file.release(&self.dir))
     }
 }
 

@@ -112,6 +112,62 @@ def disk_full_start(play):
         home.command("local", "stop")
 
 
+@case("state directory's disk full, one command after another", short=True)
+def disk_full_commands(play):
+    with on_small_disk(play, 24) as home:
+        made = [json.loads(home.command("create-database", "--format", "json").stdout)["result"]["databaseId"] for _ in range(2)]
+        filler = fill(home.state)
+        # each is a program of its own, which begins a segment of the log and seals it
+        for number, one in enumerate(made):
+            for _ in range(4):
+                done = home.command("list-databases")
+                play.note(f"list-databases, {number}", f"status {done.returncode}",
+                          None if done.returncode == 0 else f"{done.stdout}{done.stderr}")
+            done = home.command("delete-database", "--database-id", one, "--wait")
+            play.note(f"delete-database, {number}", f"status {done.returncode}",
+                      None if done.returncode == 0 else f"{done.stdout}{done.stderr}")
+        done = home.command("create-database")
+        play.refused(home, "create-database", done, ["bytes are free"], codes=(1,))
+        filler.unlink()
+        play.whole(home, gone=made)
+        home.command("local", "stop")
+
+
+@case("disk of all full to the last byte, cluster killed", short=True)
+def disk_full_for_all(play):
+    home = play.home()
+    aside = home.directory / "aside"
+    home.state.rename(aside)
+    home.state.mkdir(mode=0o711)
+    with mounted(home.state, "-t", "tmpfs", "-o", "size=440m,mode=711", "tmpfs"):
+        subprocess.run(["cp", "-a", f"{aside}/.", str(home.state)], check=True)
+        kept_back = home.cluster / "data/pgsandbox.ballast"
+        # a copy may have holes; it is made anew at the start
+        kept_back.unlink(missing_ok=True)
+        server = home.server()
+        victim = server.result("create_database", {"nameHint": "victim"})["databaseId"]
+        play.note("kept back", "yes" if kept_back.exists() else "no", None if kept_back.exists() else "nothing is kept back")
+        server.end()
+        stop(home.cluster / "data/postmaster.pid", signal.SIGKILL)
+        filler = fill(home.state)
+        server = home.server()
+        one = play.template.kept[0]
+        play.expect(home, "list_databases", server.call("list_databases"), NO_AUDIT, retryable=True)
+        play.expect(home, "run_sql", server.call("run_sql", {"databaseId": one, "sql": "select 1"}), NO_AUDIT)
+        play.expect(home, "delete_database", server.call("delete_database", {"databaseId": victim, "wait": True}), "ok")
+        play.note("given up", "yes" if not kept_back.exists() else "no", "it is still there" if kept_back.exists() else None)
+        play.expect(home, "run_sql, read", server.call("run_sql", {"databaseId": one, "sql": "select 1", "readonly": True}), "ok")
+        play.expect(home, "create_database", server.call("create_database"), "disk_full")
+        filler.unlink()
+        made = server.call("create_database", {"nameHint": "later"})
+        play.expect(home, "create_database, room again", made, "ok")
+        later = made[0]["result"]["databaseId"]
+        play.expect(home, "delete_database", server.call("delete_database", {"databaseId": later, "wait": True}), "ok")
+        server.end()
+        play.whole(home, gone=[victim, later])
+        home.command("local", "stop")
+
+
 @case("no room for a fresh state directory")
 def disk_full_fresh(play):
     with on_small_disk(play, 24) as home:

@@ -21,6 +21,8 @@ const BESIDE_BYTES: u64 = 192 << 20;
 const NOTHING_BYTES: u64 = 8 << 20;
 /// Its name, among the server's data, as it has to be on the same disk.
 const NAME: &str = "pgsandbox.ballast";
+/// What `stat` counts a file's room in, whatever the file system (`st_blocks` of stat(2)).
+const BLOCK_BYTES: u64 = 512;
 /// How much is written at once where the system cannot set blocks aside.
 const CHUNK_BYTES: usize = 1 << 16;
 
@@ -37,7 +39,7 @@ pub(super) fn give_up_for_start(paths: &Paths) -> bool {
 /// Sees that it is there, if the disk has room for it. Nothing depends on it before the day it is needed.
 pub(super) fn keep(paths: &Paths) {
     let (data, file) = (paths.data(), file(paths));
-    let there = fs::symlink_metadata(&file).is_ok_and(|there| there.is_file() && there.len() == BYTES);
+    let there = fs::symlink_metadata(&file).is_ok_and(|there| there.is_file() && is_whole(&there));
     if there || free(&data).is_none_or(|free| free < BYTES + BESIDE_BYTES) {
         return;
     }
@@ -55,8 +57,13 @@ fn give_up(paths: &Paths, left: u64) -> bool {
 
 /// Returns how many bytes are free where the data is, without those that are to be kept back again.
 pub(super) fn left(paths: &Paths) -> Option<u64> {
-    let given_up = fs::symlink_metadata(file(paths)).is_ok_and(|there| there.len() < BYTES);
+    let given_up = fs::symlink_metadata(file(paths)).is_ok_and(|there| !is_whole(&there));
     Some(free(&paths.data())?.saturating_sub(if given_up { BYTES } else { 0 }))
+}
+
+/// Returns whether a file keeps all of it: one that was copied with its directory may be all holes.
+fn is_whole(file: &fs::Metadata) -> bool {
+    file.len() == BYTES && file.blocks().saturating_mul(BLOCK_BYTES) >= BYTES
 }
 
 fn free(data: &Path) -> Option<u64> {
@@ -81,8 +88,10 @@ fn make(data: &Path, path: &Path) -> io::Result<()> {
 }
 
 fn write(mut file: File) -> io::Result<()> {
-    let chunk = vec![0x5a; CHUNK_BYTES];
+    let mut chunk = vec![0; CHUNK_BYTES];
     for _ in 0..BYTES / CHUNK_BYTES as u64 {
+        // What a file system could make smaller would not have its room.
+        getrandom::fill(&mut chunk).map_err(|error| io::Error::other(error.to_string()))?;
         file.write_all(&chunk)?;
     }
     file.sync_all()
@@ -100,9 +109,13 @@ mod tests {
         if free(&paths.data()).unwrap() < BYTES + BESIDE_BYTES {
             return;
         }
-        for broken in [None, Some("cut"), Some("link")] {
+        for broken in [None, Some("cut"), Some("holes"), Some("link")] {
             match broken {
                 Some("cut") => fs::write(file(&paths), "short").unwrap(),
+                Some("holes") => {
+                    fs::remove_file(file(&paths)).unwrap();
+                    File::create(file(&paths)).unwrap().set_len(BYTES).unwrap();
+                }
                 Some(_) => {
                     fs::remove_file(file(&paths)).unwrap();
                     fs::write(home.path().join("other"), "kept").unwrap();
