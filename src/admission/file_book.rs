@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use sha2::{Digest, Sha256};
 
 use super::book::{ACCOUNT_KEYS_MAX, Book, BookError, Entries, Key};
@@ -35,8 +35,10 @@ const HEADER_BYTES: usize = MAGIC.len() + 8 + 4;
 const ENTRY_BYTES: usize = 32 + 8;
 /// The digest of all before it.
 const DIGEST_BYTES: usize = 32;
+/// What file systems give at once, or a multiple of it.
+const PAGE_BYTES: usize = 4096;
 /// The size of a place, in bytes: whole pages that hold the largest account. Unused parts take no room on disk.
-const PLACE_BYTES: usize = (HEADER_BYTES + ACCOUNT_KEYS_MAX * ENTRY_BYTES + DIGEST_BYTES).next_multiple_of(4096);
+const PLACE_BYTES: usize = (HEADER_BYTES + ACCOUNT_KEYS_MAX * ENTRY_BYTES + DIGEST_BYTES).next_multiple_of(PAGE_BYTES);
 /// What is read of a place at first: most accounts fit.
 const FIRST_READ_BYTES: usize = 1024;
 /// The most files that wait open: more than callers of everyday are at work at once.
@@ -209,6 +211,9 @@ impl Book for FileBook {
             fault::reach("file.book.write").map_err(|injected| io_error(path, &injected.into()))?;
             let state = filled_up(encode(number, &entries));
             file.write_all_at(&state, place(number)).map_err(|error| io_error(path, &error))?;
+            if number == 1 || pages(entries.0.len()) != pages(before.0.len()) {
+                set_aside(file, pages(entries.0.len()));
+            }
         }
         unlock(file, path)?;
         self.leave(owner, opened);
@@ -220,6 +225,22 @@ impl Book for FileBook {
 struct Newest {
     number: u64,
     entries: Entries,
+}
+
+/// Returns how much of a place a state of so many entries needs, in whole pages, with one more for the entries to come.
+fn pages(entries: usize) -> u64 {
+    let bytes = HEADER_BYTES + entries * ENTRY_BYTES + DIGEST_BYTES;
+    (bytes.next_multiple_of(PAGE_BYTES) + PAGE_BYTES).min(PLACE_BYTES) as u64
+}
+
+/// Sees that the states to come have their room in both places: on a disk that is full by then, calls that free some are still
+/// to be charged. It is help: where nothing is set aside they are refused.
+fn set_aside(file: &File, bytes: u64) {
+    for number in 0..2 {
+        if let Err(error) = fallocate(file, FallocateFlags::KEEP_SIZE, place(number), bytes) {
+            tracing::debug!(%error, "no room is set aside for a record of rate limits");
+        }
+    }
 }
 
 /// Returns where in its file a state goes.

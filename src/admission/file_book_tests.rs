@@ -165,6 +165,32 @@ fn the_largest_account_fits_its_place() {
 }
 
 #[test]
+fn an_account_has_the_room_of_its_next_states_before_the_disk_is_full() {
+    let (_parent, directory) = fresh();
+    let book = FileBook::open(&directory).unwrap();
+    let blocks = || fs::metadata(book.path("me")).unwrap().blocks();
+    charge(&book, 9).unwrap();
+    let first = blocks();
+    for _ in 0..3 {
+        charge(&book, 9).unwrap();
+    }
+    assert_eq!(blocks(), first, "the second place was not set aside by the first charge");
+    // An account that grows by a page has it set aside by then, as well.
+    let grow = |count: u32| {
+        let bucket = |n| Bucket { name: format!("calls-{n}").into(), burst: 9, per_interval: 1, interval_ms: 60_000 };
+        let calls: Vec<_> =
+            (0..count).map(|n| KeyedCharge { policy: "rate".into(), bucket: bucket(n), cost: 1 }).collect();
+        (&book as &dyn Book).charge(&me(), &calls, NOW).unwrap();
+    };
+    grow(150);
+    let grown = blocks();
+    assert!(grown > first);
+    grow(150);
+    grow(151);
+    assert_eq!(blocks(), grown);
+}
+
+#[test]
 fn a_file_that_cannot_be_read_or_written_refuses() {
     let (_parent, directory) = fresh();
     let book = FileBook::open(&directory).unwrap();

@@ -95,3 +95,40 @@ pub(super) fn spare(dir: &Path) -> io::Result<File> {
     }
     Ok(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_ready_without_its_room_gets_it_and_what_is_not_ours_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SPARE);
+        let room = || fs::symlink_metadata(&path).unwrap().blocks() * BLOCK_BYTES;
+        // As `cp -a` leaves it.
+        File::create(&path).unwrap();
+        assert_eq!(room(), 0);
+        keep_spare(dir.path());
+        assert!(room() >= RESERVED_BYTES);
+        fs::write(&path, "something").unwrap();
+        let before = room();
+        keep_spare(dir.path());
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), room()), ("something", before));
+        fs::remove_file(&path).unwrap();
+        let other = dir.path().join("other");
+        File::create(&other).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        keep_spare(dir.path());
+        assert_eq!(fs::metadata(&other).unwrap().blocks(), 0);
+    }
+
+    #[test]
+    fn a_segment_that_ends_hands_its_room_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("segment")).unwrap();
+        reserve(&file, 0).unwrap();
+        hand_on(&file, 0, dir.path()).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+        assert!(set_aside(&spare(dir.path()).unwrap()) >= RESERVED_BYTES);
+    }
+}

@@ -115,6 +115,8 @@ def disk_full_start(play):
 @case("state directory's disk full, one command after another", short=True)
 def disk_full_commands(play):
     with on_small_disk(play, 24) as home:
+        # what is charged has had one call
+        shutil.rmtree(home.state / "limits")
         made = [json.loads(home.command("create-database", "--format", "json").stdout)["result"]["databaseId"] for _ in range(2)]
         filler = fill(home.state)
         # each is a program of its own, which begins a segment of the log and seals it
