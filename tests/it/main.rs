@@ -60,5 +60,6 @@ mod states;
 mod surface;
 mod told;
 mod toy_engine;
+mod unheard;
 mod versions;
 mod wire;

@@ -15,6 +15,7 @@ mod relief;
 mod room;
 mod tools;
 mod user;
+mod wakes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

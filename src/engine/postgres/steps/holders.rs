@@ -1,22 +1,18 @@
 //! Whoever keeps us from closing or removing a sandbox: found, and ended if it is another sandbox.
 //!
 //! Sandboxes can hold each other's rows: a grant to a role, a grant on a database that the grantee may pass on, a
-//! setting of one's own role in a database. And since 15 the server drops no database before every session has heard of
-//! it, which one that waits for its client in the midst of a command does not (COPY whose rows do not come, rows that nobody
-//! takes). What a sandbox holds is never a reason to keep another one. Whoever else holds it, an admin that removes another
-//! sandbox or an operator, is waited for.
+//! setting of one's own role in a database. What a sandbox holds is never a reason to keep another one. Whoever else holds it,
+//! an admin that removes another sandbox or an operator, is waited for. Who does not hear of a removal is [`super::unheard`]'s.
 
-use std::collections::HashMap;
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
 
 use super::Work;
+use super::unheard::Hearing;
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::refused;
 use crate::model::role_pattern;
@@ -25,17 +21,8 @@ use crate::model::role_pattern;
 const HOLDERS_POLL: Duration = Duration::from_millis(50);
 /// How long a statement goes on before it is looked at what it waits for.
 const ATTENDED_AFTER: Duration = Duration::from_secs(1);
-/// How long the server waits for sessions to hear of something before one that cannot is ended, in milliseconds.
-const UNHEARD_AFTER_MS: f64 = 1_000.0;
-/// Since this version the server drops no database before every session has heard of it.
-const MAJOR_HEARD: u16 = 15;
-/// How long it must have been seen without a move before.
-const STILL_FOR: Duration = Duration::from_secs(2);
 /// Stands for no session.
 const NOBODY: i32 = 0;
-
-/// Sessions that were seen waiting for their client: how they stood, and since when they stand so.
-type Still = HashMap<i32, (String, Instant)>;
 
 impl Work<'_> {
     /// Carries out a statement of `session`, and ends other sandboxes' transactions that it waits for. `inside` is the
@@ -69,50 +56,6 @@ impl Work<'_> {
         self.beside(&beside, None, statement).await
     }
 
-    /// Ends sandboxes' sessions that wait for their client and hear nothing meanwhile, while the server waits for all:
-    /// whoever writes to a client that takes nothing, also at a command's end, and whoever reads in the midst of one.
-    ///
-    /// Only those that have not moved since the first of many looks: who is sent rows one after the other waits at most looks
-    /// too, and hears between two of them.
-    async fn end_unheard(&self, session: &Client, still: &mut Still) -> Result<(), EngineError> {
-        if self.info.major < MAJOR_HEARD {
-            return Ok(());
-        }
-        let failed = refused("end sessions that keep the server waiting", self.profile());
-        let pattern = role_pattern(&self.server.settings().prefix);
-        let waiting = session
-            .query_typed(
-                "SELECT a.pid, pg_catalog.concat_ws(' ', a.wait_event, a.backend_start, a.query_start, a.state_change, \
-                 p.bytes_processed, p.tuples_processed) \
-                 FROM pg_catalog.pg_stat_activity a LEFT JOIN pg_catalog.pg_stat_progress_copy p ON p.pid = a.pid \
-                 WHERE a.usename::text ~ $1 AND (a.wait_event = 'ClientWrite' OR a.wait_event = 'ClientRead' \
-                 AND a.state NOT IN ('idle', 'idle in transaction', 'idle in transaction (aborted)')) \
-                 AND EXISTS (SELECT FROM pg_catalog.pg_stat_activity w WHERE w.wait_event = 'ProcSignalBarrier' \
-                 AND w.query_start < pg_catalog.clock_timestamp() - $2 * interval '1 ms')",
-                &[(&pattern, Type::TEXT), (&UNHEARD_AFTER_MS, Type::FLOAT8)],
-            )
-            .await
-            .map_err(&failed)?;
-        let now = Instant::now();
-        let waiting: HashMap<i32, String> = waiting.iter().map(|row| (row.get(0), row.get(1))).collect();
-        still.retain(|pid, (seen, _)| waiting.get(pid) == Some(seen));
-        for (pid, seen) in waiting {
-            let (_, since) = still.entry(pid).or_insert((seen, now));
-            if now - *since < STILL_FOR {
-                continue;
-            }
-            match session.query_typed("SELECT pg_catalog.pg_terminate_backend($1)", &[(&pid, Type::INT4)]).await {
-                Ok(_) => {
-                    tracing::warn!(sandbox = %self.spec.id, pid, "a session that kept the server waiting is ended")
-                }
-                // One of another admin's sandboxes: it is waited for.
-                Err(e) if e.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {}
-                Err(e) => return Err(failed(e)),
-            }
-        }
-        Ok(())
-    }
-
     /// Returns the number of a session.
     pub(super) async fn number_of(&self, session: &Client) -> Result<i32, EngineError> {
         let row = session.query_typed_one("SELECT pg_catalog.pg_backend_pid()", &[]).await;
@@ -139,13 +82,13 @@ impl Work<'_> {
         statement: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
         let look = async {
-            let mut still = Still::new();
+            let mut hearing = Hearing::default();
             loop {
                 let looked = async {
                     if let Some((inside, waiting)) = held_up {
                         self.end_holders(session, inside, waiting).await?;
                     }
-                    self.end_unheard(session, &mut still).await
+                    self.end_unheard(session, &mut hearing).await
                 };
                 if let Err(error) = looked.await {
                     // What the statement says of it is what counts.

@@ -12,6 +12,7 @@ mod hand_over;
 mod holders;
 mod reown;
 mod rights;
+mod unheard;
 
 pub(super) use carried::DatabaseSetting;
 
