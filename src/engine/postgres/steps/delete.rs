@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
+use super::changed::Patience;
 use super::{Work, contended, is_contention};
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
@@ -18,9 +19,9 @@ const CLOSE_LOCK_TIMEOUT: &str = "250ms";
 /// How often closing is tried against sessions that come back.
 const CLOSE_ATTEMPTS_MAX: u32 = 12;
 /// How long dropping waits for what somebody else's open transaction holds, before one of a sandbox is ended.
-const DROP_LOCK_TIMEOUT: &str = "2s";
+pub(super) const DROP_LOCK_TIMEOUT: &str = "2s";
 /// How often dropping is tried against transactions that come back.
-const DROP_ATTEMPTS_MAX: u32 = 5;
+pub(super) const DROP_ATTEMPTS_MAX: u32 = 5;
 /// How often another sandbox's database is opened that its owner closes again.
 const ENTER_ATTEMPTS_MAX: u32 = 12;
 /// How long ended sessions are given to go away.
@@ -39,13 +40,24 @@ enum Ways {
 }
 
 /// Another sandbox, in whose database something is to be removed.
-struct Other {
-    database: String,
-    owner: String,
+pub(super) struct Other {
+    pub(super) database: String,
+    pub(super) owner: String,
     /// Whether its owner had closed it.
     closed: bool,
     /// Whether its owner is kept out for the moment.
     barred: bool,
+}
+
+impl Other {
+    pub(super) fn new(database: String, owner: String) -> Self {
+        Self { database, owner, closed: false, barred: false }
+    }
+
+    /// Returns whether its owner is kept out for the moment.
+    pub(super) fn is_barred(&self) -> bool {
+        self.barred
+    }
 }
 
 /// By which way sessions came.
@@ -319,6 +331,7 @@ impl Work<'_> {
     ) -> Result<(), EngineError> {
         let patience = format!("SET lock_timeout = {}", literal(DROP_LOCK_TIMEOUT));
         self.execute(session, action, &patience).await?;
+        let mut patience = Patience::begin();
         let mut attempt = 0;
         let outcome = loop {
             attempt += 1;
@@ -329,7 +342,7 @@ impl Work<'_> {
                 self.against_holders(session, inside, executed).await
             };
             match outcome {
-                Err(error) if attempt < DROP_ATTEMPTS_MAX && is_contention(&error) => {}
+                Err(error) if patience.goes_on(&error, attempt, DROP_ATTEMPTS_MAX) => patience.pause().await,
                 outcome => break outcome.map_err(contended),
             }
         };
@@ -368,19 +381,19 @@ impl Work<'_> {
                 )
                 .await
                 .map_err(refused("list what a role owns", self.profile()))?;
-            let drop_owned = format!("DROP OWNED BY {}", ident(role));
+            let drop_owned = || ("drop what a role owns", format!("DROP OWNED BY {}", ident(role)));
             for row in rows {
                 let (database, owner): (Option<String>, Option<String>) = (row.get(0), row.get(1));
                 let (Some(database), Some(owner)) = (database, owner) else {
-                    self.execute_whoever_holds(&session, None, "drop what a role owns", &drop_owned).await?;
+                    self.take_from(&session, None, role, drop_owned()).await?;
                     continue;
                 };
                 if !self.is_sandbox(&database, &owner) {
                     let inside = self.server.session_in(&database).await?;
-                    self.execute_whoever_holds(&inside, None, "drop what a role owns", &drop_owned).await?;
+                    self.take_from(&inside, None, role, drop_owned()).await?;
                     continue;
                 }
-                let mut other = Other { database, owner, closed: false, barred: false };
+                let mut other = Other::new(database, owner);
                 let done = self.drop_owned_in(&session, role, &mut other).await;
                 if other.barred {
                     self.unbar(&session, &other).await?;
@@ -394,12 +407,11 @@ impl Work<'_> {
     /// Gives another sandbox's owner what the role owns in its database, and drops the rest.
     async fn drop_owned_in(&self, session: &AdminSession, role: &str, other: &mut Other) -> Result<(), EngineError> {
         let inside = self.session_in_anothers(session, other).await?;
-        let its = Some(other.database.as_str());
         self.join(&inside, &other.owner).await?;
-        let sql = format!("REASSIGN OWNED BY {} TO {}", ident(role), ident(&other.owner));
-        self.execute_whoever_holds(&inside, its, "give away what a role owns", &sql).await?;
-        let sql = format!("DROP OWNED BY {}", ident(role));
-        self.execute_whoever_holds(&inside, its, "drop what a role owns", &sql).await?;
+        let reassign = format!("REASSIGN OWNED BY {} TO {}", ident(role), ident(&other.owner));
+        self.take_from(&inside, Some(other), role, ("give away what a role owns", reassign)).await?;
+        let drop_owned = format!("DROP OWNED BY {}", ident(role));
+        self.take_from(&inside, Some(other), role, ("drop what a role owns", drop_owned)).await?;
         if other.closed {
             let sql = format!("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false", ident(&other.database));
             self.execute_whoever_holds(session, None, "leave another sandbox as it was", &sql).await?;
@@ -409,7 +421,7 @@ impl Work<'_> {
 
     /// Keeps another sandbox's owner out for as long as it takes to get in: who comes back again and again leaves no moment
     /// for it. What is limited so is set back by the owner's next call, should this one not come to it.
-    async fn bar(&self, session: &AdminSession, other: &mut Other) -> Result<(), EngineError> {
+    pub(super) async fn bar(&self, session: &Client, other: &mut Other) -> Result<(), EngineError> {
         let sql = [
             format!("SET LOCAL lock_timeout = {}", literal(DROP_LOCK_TIMEOUT)),
             format!("ALTER ROLE {} CONNECTION LIMIT 0", ident(&other.owner)),
@@ -424,7 +436,7 @@ impl Work<'_> {
     }
 
     /// Lets it in again, unless it is kept out for another reason.
-    async fn unbar(&self, session: &AdminSession, other: &Other) -> Result<(), EngineError> {
+    pub(super) async fn unbar(&self, session: &Client, other: &Other) -> Result<(), EngineError> {
         if self.server.managed().is_some_and(|managed| managed.is_held_off(&other.database).is_some()) {
             return Ok(());
         }
@@ -498,7 +510,7 @@ impl Work<'_> {
     }
 
     /// Returns whether a database is a sandbox of this profile's, by its name and its owner's.
-    fn is_sandbox(&self, database: &str, owner: &str) -> bool {
+    pub(super) fn is_sandbox(&self, database: &str, owner: &str) -> bool {
         let prefix = &self.server.settings().prefix;
         database.strip_prefix(prefix.as_str()).is_some_and(|rest| rest.starts_with('_'))
             && owner == format!("{database}_role")

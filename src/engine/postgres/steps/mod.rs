@@ -4,6 +4,7 @@
 //! sandbox's own names, and no statement holds a password.
 
 mod carried;
+mod changed;
 mod copy;
 mod create;
 mod delete;

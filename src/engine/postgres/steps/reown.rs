@@ -4,32 +4,25 @@
 //! what they do to the source is undone in the same transaction, so nobody ever sees it, and compared before it commits.
 //! Two that copy one source take turns.
 
-use std::time::Duration;
-
 use futures_util::future::try_join;
 use sha2::{Digest, Sha256};
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::changed::{Changers, LOCK_DATABASES, Patience};
 use super::rights::Rights;
-use super::{Work, contended, is_contention};
+use super::{Work, contended};
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 use crate::engine::postgres::server::PooledSession;
 use crate::engine::{Contents, EngineError, Seen};
 use crate::model::SandboxNames;
 
-/// How often it is tried against others who change the source's row, or one that names its roles, at the same time: for some
-/// seconds, as each pause is twice the one before.
+/// How often it is tried against what others hold; against who changes the source's row, or one that names its roles, it is
+/// tried for some time.
 const ATTEMPTS_MAX: u32 = 8;
 /// How long it waits for what others hold of shared rows, before those that are sandboxes are ended.
 const LOCK_TIMEOUT: &str = "1s";
-/// Nobody changes a database's row meanwhile, and we do: whoever does so over and over leaves no moment for it otherwise, as
-/// the server refuses a change of what has changed since it was read. Who waits in line is in no such race, and it is seen
-/// whom for. It is but for one short transaction, and who logs in or reads does not wait for it.
-const LOCK_DATABASES: &str = "LOCK TABLE pg_catalog.pg_database IN SHARE ROW EXCLUSIVE MODE";
-/// The first pause before another try.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// What others may do to rows of databases while a copy is given to its roles.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,8 +84,9 @@ impl Work<'_> {
         let (outside, entered) = tokio::join!(self.outside(&mut turns, source), self.enter());
         let (_turn, mapping) = outside?;
         let (mut inside, waiting) = entered?;
+        let roles = [source.owner_role.as_str(), source.readonly_role.as_str()];
         let mut beside: Option<PooledSession> = None;
-        let mut pause = PAUSE;
+        let (mut patience, mut changers) = (Patience::begin(), Changers::default());
         let mut attempt = 0;
         let given = loop {
             attempt += 1;
@@ -105,14 +99,20 @@ impl Work<'_> {
                 Some(_) | None => given.await,
             };
             match given {
-                Err(error) if attempt < ATTEMPTS_MAX && is_contention(&error) => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                    beside = self.server.second_admin_session().await?;
-                }
-                given => break given.map_err(contended)?,
+                Err(error) if patience.goes_on(&error, attempt, ATTEMPTS_MAX) => {}
+                given => break given.map_err(contended),
+            }
+            if let Err(error) = self.keep_out(&inside, &roles, None, &mut changers).await {
+                break Err(error);
+            }
+            patience.pause().await;
+            match self.server.second_admin_session().await {
+                Ok(session) => beside = session,
+                Err(error) => break Err(error),
             }
         };
+        self.let_in_again(&inside, changers).await;
+        let given = given?;
         if let Contents::Copy { seen, .. } = &self.spec.contents {
             seen.get_or_init(|| given);
         }
