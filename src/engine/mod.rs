@@ -6,6 +6,7 @@
 
 pub mod postgres;
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -262,9 +263,9 @@ pub trait Engine: Send + Sync + 'static {
         false
     }
 
-    /// Keeps what is needed to tell who has taken what all of the server's share. Returns the databases of sandboxes that were
-    /// kept out for that and are to be let in again.
-    async fn keep_watch(&self) -> Vec<String> {
+    /// Keeps what is needed to tell who has taken what all of the server's share, with the owner of each sandbox by its
+    /// database's name. Returns the databases of sandboxes that were kept out for that and are to be let in again.
+    async fn keep_watch(&self, _owners: HashMap<String, String>) -> Vec<String> {
         Vec::new()
     }
 

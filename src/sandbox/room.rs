@@ -2,6 +2,7 @@
 //!
 //! What one of them could use up for everybody is refused, or freed, before the server stops for everybody.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,8 +70,9 @@ impl Core {
     }
 
     /// Sees that it can be told who takes what all share, and lets those in again who were kept out for it.
-    pub(super) async fn keep_watch(&self, profile: &Profile) {
-        for database in profile.engine.keep_watch().await {
+    pub(super) async fn keep_watch(&self, profile: &Profile) -> Result<(), Failure> {
+        let owners = if profile.managed() { profile.store.owners().await? } else { HashMap::new() };
+        for database in profile.engine.keep_watch(owners).await {
             let let_in = async {
                 match profile.store.find(&Find::Name(database.clone())).await? {
                     // Nobody logs in to a template.
@@ -88,6 +90,7 @@ impl Core {
                 }
             }
         }
+        Ok(())
     }
 
     /// Says that a statement found no room because others have taken it, where that is so and can be told, and makes room. What

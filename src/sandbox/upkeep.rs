@@ -160,7 +160,7 @@ impl Core {
             profile.store.tidy().await?;
             profile.engine.keep_ballast();
         }
-        self.keep_watch(profile).await;
+        self.keep_watch(profile).await?;
         // Also of those that were killed since the last round.
         profile.engine.sweep_copies().await;
         self.recover(profile, Whose::Anybodys, Some(&steward)).await?;

@@ -1,6 +1,6 @@
 //! Rows of sandboxes: reserved under quotas, found, listed, extended, measured.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use futures_util::TryFutureExt as _;
 use futures_util::future::{try_join, try_join_all};
@@ -562,6 +562,17 @@ impl Store {
             .await
             .map_err(self.typed("look up names"))?;
         rows.iter().map(|row| record::sandbox(&self.profile, row)).collect()
+    }
+
+    /// Returns the owner of each sandbox that is there, by its database's name, whatever the profile.
+    ///
+    /// # Errors
+    /// Fails if the metadata cannot be read.
+    pub async fn owners(&self) -> Result<HashMap<String, String>, StoreError> {
+        let sql = "select database_name, owner from pgsandbox.sandboxes where state not in ('deleted', 'failed')";
+        let rows =
+            self.session("owners").await?.query(sql, &[]).await.map_err(self.typed("look up who owns sandboxes"))?;
+        Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
     /// Returns those of `names` that a sandbox of any profile bears: database or role.

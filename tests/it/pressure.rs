@@ -150,10 +150,14 @@ pub(super) fn url_of(server: &mut impl Transport, id: &Value) -> String {
 
 /// Logs in to a managed cluster as its admin.
 pub(super) async fn admin(home: &Home) -> Client {
+    admin_in(home, "postgres").await
+}
+
+pub(super) async fn admin_in(home: &Home, database: &str) -> Client {
     let cluster = cluster_of(home);
     let read = |name: &str| fs::read_to_string(cluster.join(name)).unwrap().trim().to_owned();
     let mut config = tokio_postgres::Config::new();
-    config.host_path(read("socket-directory")).port(read("port").parse().unwrap()).dbname("postgres");
+    config.host_path(read("socket-directory")).port(read("port").parse().unwrap()).dbname(database);
     config.user("pgsandbox_admin").password(read("admin-password"));
     let (admin, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

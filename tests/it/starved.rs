@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
-use super::pressure::{admin, cluster_of, log_in, made, take_again_and_again, url_of, wait_for_the_watch};
+use super::pressure::{
+    WAIT, admin, admin_in, cluster_of, log_in, made, take_again_and_again, url_of, wait_for_the_watch,
+};
 use super::program::{Cli, Home, Stdio, Transport as _};
 
 /// So many calls by a command each.
@@ -16,6 +18,12 @@ const CALLS: usize = 8;
 /// So many sessions change a row, and so many copies are made beside them.
 const CHANGERS: usize = 8;
 const COPIES: usize = 6;
+/// So many sandboxes are removed beside them.
+const REMOVALS: usize = 3;
+/// So many sandboxes of one owner hold so many locks each: less than somebody's honest work, and together all there are.
+const SPREAD: usize = 9;
+const SPREAD_LOCKS: usize = 11_000;
+const HONEST_LOCKS: usize = 12_000;
 
 /// For so long it is waited for a program that can tell who holds the locks.
 const OTHERS_WAIT: Duration = Duration::from_secs(6);
@@ -41,6 +49,20 @@ async fn work_with_much_memory(url: &str) -> Client {
 
 async fn end_work(works: &Client) {
     works.batch_execute("INSERT INTO work VALUES (2); COMMIT").await.expect("honest work goes on");
+}
+
+/// Waits until upkeep has come round once, from its beginning.
+async fn wait_for_a_round(home: &Home) {
+    let metadata = admin_in(home, "pgsandbox").await;
+    let until = Instant::now() + WAIT;
+    for _ in 0..2 {
+        metadata.batch_execute("UPDATE pgsandbox.sandboxes SET measured_at = NULL").await.unwrap();
+        let unmeasured = "SELECT FROM pgsandbox.sandboxes WHERE measured_at IS NULL";
+        while !metadata.query(unmeasured, &[]).await.unwrap().is_empty() {
+            assert!(Instant::now() < until, "nobody comes round");
+            tokio::task::yield_now().await;
+        }
+    }
 }
 
 fn write(id: &Value) -> Value {
@@ -181,22 +203,69 @@ fn a_statement_that_finds_no_lock_left_by_others_is_busy_and_what_it_takes_itsel
 }
 
 #[test]
-fn a_copy_is_made_beside_a_database_whose_row_changes_all_the_time() {
+fn an_owner_that_spreads_its_locks_is_ended_and_not_who_holds_most_in_one_sandbox() {
+    let (home, runtime) = (Home::fresh().with("PGSANDBOX_TEST_INTERVAL_MS", "1000"), runtime());
+    let [mut taker, mut honest] = ["mallory", "alice"]
+        .map(|owner| Stdio::start_with(&home, &[("PGSANDBOX_OWNER", owner)], std::process::Stdio::inherit()));
+    let (works, other) =
+        (made(&honest.call("create_database", &json!({}))), made(&honest.call("create_database", &json!({}))));
+    let works = url_of(&mut honest, &works);
+    let spread: [String; SPREAD] = std::array::from_fn(|_| {
+        let id = made(&taker.call("create_database", &json!({"nameHint": "spread"})));
+        url_of(&mut taker, &id)
+    });
+    assert!(taker.finish().success());
+    runtime.block_on(async {
+        wait_for_the_watch(&home).await;
+        wait_for_a_round(&home).await;
+        let takes = async |url: &str, key: usize, count: usize| {
+            let client = log_in(url).await.unwrap();
+            let sql = format!("SELECT count(pg_advisory_lock({key}, n)) FROM generate_series(1, {count}) n");
+            let taken = client.batch_execute(&sql).await;
+            (client, taken)
+        };
+        let (works, taken) = takes(&works, 0, HONEST_LOCKS).await;
+        taken.unwrap();
+        let (mut takers, mut is_full) = (Vec::new(), false);
+        for (key, url) in spread.iter().enumerate() {
+            let (client, taken) = takes(url, key + 1, SPREAD_LOCKS).await;
+            takers.push(client);
+            if taken.is_err() {
+                is_full = true;
+                break;
+            }
+        }
+        assert!(is_full, "the server has more locks than it should");
+        let calls: [Value; 3] = std::array::from_fn(|_| honest.call("run_sql", &write(&other)));
+        assert!(calls[1..].iter().all(|reply| reply["ok"] == true), "{calls:#?}");
+        works.batch_execute("SELECT 1").await.expect("who holds most in one sandbox goes on");
+        let mut ended = 0;
+        for taker in &takers {
+            ended += usize::from(taker.batch_execute("SELECT 1").await.is_err());
+        }
+        assert!(ended + 1 >= takers.len(), "{ended} of {} are ended", takers.len());
+    });
+    assert!(honest.finish().success());
+}
+
+#[test]
+fn copies_are_made_and_sandboxes_removed_beside_a_database_whose_row_changes_all_the_time() {
     let (home, runtime) = (Home::fresh(), runtime());
     let mut server = Stdio::start(&home);
-    let [changed, copied] = ["changed", "copied"].map(|name| {
+    let mut make = |name: &str| {
         let reply = server.call("create_database", &json!({"nameHint": name}));
         assert_eq!(reply["ok"], true, "{reply:#}");
         reply["result"].clone()
-    });
-    let (database, role) = (changed["databaseName"].as_str().unwrap(), copied["roleName"].as_str().unwrap());
+    };
+    let (changed, copied) = (make("changed"), make("copied"));
+    let gone: [Value; REMOVALS] = std::array::from_fn(|_| make("gone"));
+    let database = changed["databaseName"].as_str().unwrap();
     let url = url_of(&mut server, &changed["databaseId"]);
     // Without it nothing of the other one is touched.
-    runtime
-        .block_on(async {
-            log_in(&url).await.unwrap().batch_execute(&format!("GRANT CONNECT ON DATABASE {database} TO {role}")).await
-        })
-        .unwrap();
+    for named in gone.iter().chain([&copied]) {
+        let grant = format!("GRANT CONNECT ON DATABASE {database} TO {}", named["roleName"].as_str().unwrap());
+        runtime.block_on(async { log_in(&url).await.unwrap().batch_execute(&grant).await.unwrap() });
+    }
     let changes = format!(
         "DO $$ BEGIN LOOP BEGIN EXECUTE 'ALTER DATABASE {database} CONNECTION LIMIT 17'; EXCEPTION WHEN OTHERS THEN NULL; END; \
          COMMIT; END LOOP; END $$"
@@ -216,6 +285,13 @@ fn a_copy_is_made_beside_a_database_whose_row_changes_all_the_time() {
         let copy = server.call("fork_database", &json!({"databaseId": copied["databaseId"]}));
         assert_eq!(copy["ok"], true, "{copy:#}");
     }
+    for gone in &gone {
+        let reply = server.call("delete_database", &json!({"databaseId": gone["databaseId"], "wait": true}));
+        assert_eq!(reply["result"]["deleted"], true, "{reply:#}");
+    }
+    // Whoever was kept out for it is not any more.
+    let reply = server.call("run_sql", &json!({"databaseId": changed["databaseId"], "sql": "SELECT 1"}));
+    assert_eq!(reply["ok"], true, "{reply:#}");
     runtime.shutdown_background();
     assert!(server.finish().success());
 }

@@ -1,5 +1,6 @@
 //! The Postgres engine as the lifecycle core sees it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -161,9 +162,9 @@ impl Engine for PostgresEngine {
         }
     }
 
-    async fn keep_watch(&self) -> Vec<String> {
+    async fn keep_watch(&self, owners: HashMap<String, String>) -> Vec<String> {
         let Some(managed) = self.server.managed() else { return Vec::new() };
-        managed.keep_watch().await;
+        managed.keep_watch(owners).await;
         if let Err(error) = shared::keep_small(&self.server).await {
             tracing::warn!(profile = self.server.settings().profile, %error, "what all databases share is not looked after now");
         }

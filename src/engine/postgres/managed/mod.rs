@@ -8,6 +8,7 @@ mod ballast;
 mod binaries;
 mod conf;
 mod error;
+mod greed;
 mod home;
 mod install;
 mod process;

@@ -2,7 +2,7 @@
 //!
 //! The table of locks is one for the whole server. Whoever fills it keeps everybody out, the admin included, and no SQL
 //! can end it any more. So whose sessions hold most are ended from outside, as processes: never the admin's own, and no more
-//! than it takes until a login succeeds. All of one sandbox's at once: what one frees another would take. A session that was
+//! than it takes until a login succeeds. All of one owner's at once: what one frees another would take. A session that was
 //! opened before knows who holds the locks. A program that stays opens one as soon as the server runs; one without, a command
 //! for instance, asks those that may have one, each time. It is guessed by memory, and that not often, only where nobody has
 //! answered for longer than whoever can tell takes to look, to end sessions and to see them gone, and where nobody was let in
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::super::admin::{AdminSession, Chain, ident};
 use super::ADMIN_ROLE;
+use super::greed::{Held, Owners};
 use super::process::{Paths, server_pid};
 
 /// Who takes all again within this time is kept out.
@@ -41,8 +42,6 @@ const GUESSES_MAX: usize = 3;
 const TELLS_WITHIN: Duration = Duration::from_secs(2);
 /// How often room is made for one login.
 pub(in crate::engine::postgres) const ROUNDS_MAX: u32 = 50;
-/// So many locks are no want of anybody's.
-const LOCKS_MIN: u64 = 1_000;
 /// How long one that is ended may take to go.
 const GONE_WAIT: Duration = Duration::from_secs(2);
 /// How often it is looked whether it is gone.
@@ -89,6 +88,8 @@ pub(super) struct Watch {
     unheard: Option<Instant>,
     /// Who is to be kept out.
     again: BTreeSet<String>,
+    /// Whose the sandboxes are, as of the last round of upkeep.
+    owners: Owners,
 }
 
 impl Watch {
@@ -102,6 +103,11 @@ impl Watch {
         if self.locks().await.is_none() {
             self.session = None;
         }
+    }
+
+    /// Notes whose the sandboxes are.
+    pub(super) fn know(&mut self, owners: Owners) {
+        self.owners = owners;
     }
 
     pub(super) async fn watch_by(&mut self, session: AdminSession) {
@@ -134,8 +140,8 @@ impl Watch {
             return !ended.is_empty() && !ended.iter().any(|one| one == database);
         };
         let held = held(paths, Some(&locks));
-        let own = held.get(database).copied().unwrap_or(0);
-        let others = held.values().sum::<u64>() - own;
+        let own = held.get(database).map_or(0, |held| held.all);
+        let others = held.values().map(|held| held.all).sum::<u64>() - own;
         // Its own statement holds none any more: what it needed is not known, only what others had left for it. The server finds
         // room for more than it is set up for, and who holds less than that has left some to everybody.
         if others <= own || others < self.room {
@@ -145,8 +151,8 @@ impl Watch {
         true
     }
 
-    /// Ends the sandbox that holds most, `but` that of a database. Returns whether the server is worth another try.
-    async fn end_greediest(&mut self, paths: &Paths, locks: Option<&HashMap<u32, u64>>, but: Option<&str>) -> bool {
+    /// Ends the sandboxes of the owner who holds most, `but` that of a database. Returns whether the server is worth another try.
+    async fn end_greediest(&mut self, paths: &Paths, locks: Option<&HashMap<u32, Held>>, but: Option<&str>) -> bool {
         while self.ended.front().is_some_and(|first| first.elapsed() > REMEMBERED_FOR) {
             self.ended.pop_front();
         }
@@ -155,26 +161,28 @@ impl Watch {
             tracing::warn!("sessions were ended too often lately for want of shared memory: none is ended now");
             return false;
         }
-        let Some(database) = end_greediest(paths, locks, but).await else {
+        let databases = end_greediest(paths, locks, but, &self.owners).await;
+        if databases.is_empty() {
             // Whoever held them is gone meanwhile, or nobody is there to be ended.
             tokio::time::sleep(GONE_POLL).await;
             return locks.is_some();
-        };
+        }
         self.ended.push_back(Instant::now());
-        let was_ended = lately(paths).contains(&database);
-        if !is_plain(&database) {
-            return true;
-        }
-        if let Err(error) = note(paths, ENDED, &database, "") {
-            tracing::warn!(sandbox = database, %error, "it cannot be noted whose sessions were ended");
-        }
-        if was_ended {
-            self.again.insert(database);
-            // Faster than a login, which those who come back would forestall.
-            if let Some(session) = self.session.take() {
-                self.hold_off(paths, &session).await;
-                self.session = Some(session);
+        let before = lately(paths);
+        let was_ended = |database: &str| before.iter().any(|ended| self.owners.are_ones(ended, database));
+        let again = databases.iter().any(|database| was_ended(database));
+        for database in databases.into_iter().filter(|database| is_plain(database)) {
+            if let Err(error) = note(paths, ENDED, &database, "") {
+                tracing::warn!(sandbox = database, %error, "it cannot be noted whose sessions were ended");
             }
+            if again {
+                self.again.insert(database);
+            }
+        }
+        if again && let Some(session) = self.session.take() {
+            // Faster than a login, which those who come back would forestall.
+            self.hold_off(paths, &session).await;
+            self.session = Some(session);
         }
         true
     }
@@ -227,14 +235,15 @@ impl Watch {
     }
 
     /// Returns how many locks each process holds; `None` if nobody can tell.
-    async fn locks(&self) -> Option<HashMap<u32, u64>> {
+    async fn locks(&self) -> Option<HashMap<u32, Held>> {
         let session = self.session.as_ref()?;
         // The function and not the view: that one reads catalogues that all databases share, whose locks nobody gets any more.
-        let sql =
-            "SELECT l.pid, pg_catalog.count(*) FROM pg_catalog.pg_lock_status() l WHERE l.pid IS NOT NULL GROUP BY 1";
+        let sql = "SELECT l.pid, pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE l.locktype = 'advisory') \
+             FROM pg_catalog.pg_lock_status() l WHERE l.pid IS NOT NULL GROUP BY 1";
         let rows = tokio::time::timeout(TELLS_WITHIN, session.query_typed(sql, &[])).await.ok()?.ok()?;
         let count = |row: &tokio_postgres::Row| {
-            Some((u32::try_from(row.get::<_, i32>(0)).ok()?, u64::try_from(row.get::<_, i64>(1)).ok()?))
+            let number = |column: usize| u64::try_from(row.get::<_, i64>(column)).ok();
+            Some((u32::try_from(row.get::<_, i32>(0)).ok()?, Held { all: number(1)?, advisory: number(2)? }))
         };
         Some(rows.iter().filter_map(count).collect())
     }
@@ -343,31 +352,43 @@ async fn others_relieve(paths: &Paths) -> bool {
 }
 
 /// Returns what the sessions of each sandbox hold: locks, by each session's process, where they are known, or else memory.
-fn held_by(all: &[Backend], locks: Option<&HashMap<u32, u64>>) -> HashMap<String, u64> {
-    let mut held: HashMap<String, u64> = HashMap::new();
+fn held_by(all: &[Backend], locks: Option<&HashMap<u32, Held>>) -> HashMap<String, Held> {
+    let mut held: HashMap<String, Held> = HashMap::new();
     for backend in all {
-        let holds = locks.map_or(Some(&backend.private_kb), |locks| locks.get(&backend.pid));
-        *held.entry(database_of(&backend.role).to_owned()).or_default() += holds.copied().unwrap_or(0);
+        let memory = Held { all: backend.private_kb, advisory: 0 };
+        let holds = locks.map_or(memory, |locks| locks.get(&backend.pid).copied().unwrap_or_default());
+        *held.entry(database_of(&backend.role).to_owned()).or_default() += holds;
     }
     held
 }
 
-fn held(paths: &Paths, locks: Option<&HashMap<u32, u64>>) -> HashMap<String, u64> {
+fn held(paths: &Paths, locks: Option<&HashMap<u32, Held>>) -> HashMap<String, Held> {
     server_pid(paths).map(|server| held_by(&backends(server), locks)).unwrap_or_default()
 }
 
-/// Ends all sessions of the sandbox that holds most, `but` that of a database. Returns whose they were.
-async fn end_greediest(paths: &Paths, locks: Option<&HashMap<u32, u64>>, but: Option<&str>) -> Option<String> {
-    let server = server_pid(paths)?;
+/// Ends all sessions of the sandboxes of the owner who holds most, `but` that of a database; where it is guessed, of one
+/// sandbox. Returns whose they were.
+async fn end_greediest(
+    paths: &Paths,
+    locks: Option<&HashMap<u32, Held>>,
+    but: Option<&str>,
+    owners: &Owners,
+) -> Vec<String> {
+    let Some(server) = server_pid(paths) else { return Vec::new() };
     let all = backends(server);
-    let others = held_by(&all, locks).into_iter().filter(|(database, _)| Some(database.as_str()) != but);
-    let (greediest, holds) = others.max_by_key(|(_, holds)| *holds)?;
-    if locks.is_some() && holds < LOCKS_MIN {
-        return None;
+    let mut held = held_by(&all, locks);
+    held.retain(|database, _| Some(database.as_str()) != but);
+    let greediest = match locks {
+        Some(_) => owners.greediest(&held),
+        None => held.into_iter().max_by_key(|(_, held)| held.all).map(|(database, _)| database).into_iter().collect(),
+    };
+    let ended: Vec<&Backend> =
+        all.iter().filter(|backend| greediest.iter().any(|one| one == database_of(&backend.role))).collect();
+    if greediest.is_empty() {
+        return greediest;
     }
-    let ended: Vec<&Backend> = all.iter().filter(|backend| database_of(&backend.role) == greediest).collect();
     tracing::warn!(
-        sandbox = %greediest,
+        sandboxes = greediest.join(" "),
         sessions = ended.len(),
         locks_are_known = locks.is_some(),
         "the server lets nobody in for want of shared memory: the sessions of whoever holds most are ended"
@@ -381,7 +402,7 @@ async fn end_greediest(paths: &Paths, locks: Option<&HashMap<u32, u64>>, but: Op
     {
         tokio::time::sleep(GONE_POLL).await;
     }
-    Some(greediest)
+    greediest
 }
 
 fn end(ended: &Backend, server: u32) {

@@ -1,5 +1,8 @@
 //! What the sandboxes of a managed cluster share and one of them could take from all: who has it, and how it is taken back.
 
+use std::collections::HashMap;
+
+use super::greed::Owners;
 use super::relief::{self, Watch, Why};
 use super::{ADMIN_DATABASE, LOGIN_WAIT, ManagedCluster, Paths, check_serves};
 use crate::engine::postgres::admin::{AdminSession, Login};
@@ -61,10 +64,14 @@ impl ManagedCluster {
         self.existing().map(|paths| relief::let_in_again(&paths)).unwrap_or_default()
     }
 
-    /// Sees that a session is there, and answers, which can tell who holds the locks on the day when none can be opened.
-    pub(in crate::engine::postgres) async fn keep_watch(&self) {
+    /// Sees that a session is there, and answers, which can tell who holds the locks on the day when none can be opened; and
+    /// notes the owner of each sandbox, by its database's name.
+    pub(in crate::engine::postgres) async fn keep_watch(&self, owners: HashMap<String, String>) {
         let Some(paths) = self.existing() else { return };
-        self.relief.lock().await.forget_a_silent_session().await;
+        let mut relief = self.relief.lock().await;
+        relief.know(Owners::new(owners));
+        relief.forget_a_silent_session().await;
+        drop(relief);
         self.see_to_a_session(&paths).await;
     }
 
