@@ -69,7 +69,7 @@ pub(super) struct Inner {
     pub(super) stopping: CancellationToken,
     /// Set once nothing runs any more: heartbeats end.
     stopped: CancellationToken,
-    /// Told when a profile is opened: there may be something to recover.
+    /// Told when a profile is opened, or a disk has filled up: there may be something to recover, or to remove.
     pub(super) opened: Notify,
     /// Where schemas are kept.
     pub(super) schemas: OnceLock<PathBuf>,

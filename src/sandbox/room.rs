@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::upkeep::Steward;
 use super::{Core, Profile};
-use crate::engine::{DISK_FULL_HINT, STARVED};
+use crate::engine::{DISK_FULL_HINT, STARVED, Standing};
 use crate::model::{Code, Failure, SandboxKind, fault};
 use crate::store::{Find, State};
 
@@ -20,15 +20,20 @@ const STARVED_HINT: &str = "sessions of theirs were ended to make room; call aga
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns when the disk of the profile's sandboxes is nearly full, if it was not before: `was_full` says which and is kept.
-pub(super) async fn filled_up(profile: &Profile, was_full: &mut bool) {
+async fn filled_up(profile: &Profile, was_full: &mut bool) {
     loop {
+        tokio::time::sleep(fault::every(LOOK_EVERY)).await;
         let is_full = refuse_without_room(profile).is_err();
         if is_full && !std::mem::replace(was_full, is_full) {
             return;
         }
         *was_full = is_full;
-        tokio::time::sleep(fault::every(LOOK_EVERY)).await;
     }
+}
+
+/// Returns whether the profile's server runs, if that is to be told without starting it.
+pub(super) async fn runs(profile: &Profile) -> bool {
+    !profile.managed() || matches!(profile.standing().await, Ok(Standing::Runs))
 }
 
 /// Makes room for programs that cannot tell themselves who has taken what all share, for ever. Who watches has to be there
@@ -52,6 +57,27 @@ pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
 }
 
 impl Core {
+    /// Looks at the disk until the program ends, and keeps all out of it when it fills up: beside the rounds of upkeep, which may
+    /// wait for somebody.
+    pub(super) async fn hold_the_disk_in_time(self, profile: Arc<Profile>, steward: Steward) {
+        let stopping = &self.inner().stopping;
+        let mut was_full = false;
+        while stopping.run_until_cancelled(filled_up(&profile, &mut was_full)).await.is_some() {
+            if !profile.is_open().await && !runs(&profile).await {
+                continue;
+            }
+            let held = async {
+                self.open(&profile).await?;
+                self.hold_the_disk(&profile, &steward).await
+            };
+            if let Err(failure) = held.await {
+                tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "not all could be kept out of the disk");
+            }
+            // There may be what makes room.
+            self.inner().opened.notify_waiters();
+        }
+    }
+
     /// Keeps all out of a disk that is nearly full, and only then gives up what was kept back of it, or that would be filled as
     /// well.
     pub(super) async fn hold_the_disk(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {

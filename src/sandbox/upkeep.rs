@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 
 use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
-use super::room::{filled_up, relieves_others};
+use super::room::{relieves_others, runs};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Standing;
@@ -74,6 +74,9 @@ impl Core {
                 // Beside the rounds of upkeep, which may wait themselves for the room that is to be made.
                 drop(self.spawn(self.clone().watch(Arc::clone(profile)))?);
             }
+            // Also where a round hangs, for a removal that somebody holds up for instance.
+            let steward = Steward { authority: authority.clone(), audit: Arc::clone(&audit) };
+            drop(self.spawn(self.clone().hold_the_disk_in_time(Arc::clone(profile), steward))?);
             // Each on its own, so that one that is down does not hold up the others.
             let tending = self.clone().tend(Arc::clone(profile), authority.clone(), Arc::clone(&audit));
             drop(self.spawn(tending)?);
@@ -89,12 +92,9 @@ impl Core {
         let stopping = &self.inner().stopping;
         let mut round = 0u32;
         let mut is_first = true;
-        let mut was_full = false;
         loop {
             // A managed server that others started is looked after as well, but not before the first calls.
-            let is_there = !profile.managed()
-                || profile.is_open().await
-                || !is_first && matches!(profile.standing().await, Ok(Standing::Runs));
+            let is_there = profile.is_open().await || !is_first && runs(&profile).await || !profile.managed();
             is_first = false;
             if is_there {
                 if let Err(failure) = self.upkeep(&profile, &authority, &audit, round).await {
@@ -107,7 +107,6 @@ impl Core {
                 tokio::select! {
                     () = tokio::time::sleep(fault::every(INTERVAL)) => {}
                     () = self.inner().opened.notified() => {}
-                    () = filled_up(&profile, &mut was_full), if is_there => {}
                 }
             };
             if stopping.run_until_cancelled(pause).await.is_none() {

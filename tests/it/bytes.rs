@@ -10,6 +10,7 @@ use pgsandbox::sandbox::{Core, Sandbox, UpkeepAudit};
 use pgsandbox::store::{ByteLimits, FailPoints, Point};
 
 use super::permits::{code, make, under};
+use super::pressure::WAIT;
 use super::toy_engine::{Gate, Ground, Setup, any_permit, authority, upkeep};
 
 const OWNER: CredentialAccess = CredentialAccess::Owner;
@@ -155,6 +156,25 @@ async fn a_disk_that_is_nearly_full_is_written_to_no_more() {
     round(&core, &book).await;
     assert_eq!((withheld(&ground).await, open(&ground)), (0, names([&one])));
     assert_eq!(asked(Impact::Writes, OWNER).await, ASKED);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_fills_up_is_held_while_a_round_of_upkeep_hangs() {
+    let ground = Ground::new();
+    let core = ground.core().await;
+    make(&core, None, &[]).await.unwrap();
+    ground.world.with(|things| things.hangs = true);
+    core.start_upkeep(authority(), Arc::new(Book::default())).unwrap();
+    let until = std::time::Instant::now() + WAIT;
+    while !ground.world.with(|things| things.hung) {
+        assert!(std::time::Instant::now() < until, "no round begins");
+        tokio::task::yield_now().await;
+    }
+    ground.world.with(|things| things.disk_left = Some(1));
+    while withheld(&ground).await == 0 {
+        assert!(std::time::Instant::now() < until, "nobody looks at the disk");
+    }
+    assert_eq!(open(&ground), BTreeSet::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

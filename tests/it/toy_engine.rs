@@ -45,6 +45,9 @@ pub struct Things {
     pub down_after: Duration,
     /// How often that was found out.
     pub found_down: u32,
+    /// Whether looking for what copies have left takes for ever, and whether somebody does.
+    pub hangs: bool,
+    pub hung: bool,
     /// How many bytes are free on its disk, if that can be seen.
     pub disk_left: Option<u64>,
 }
@@ -243,6 +246,16 @@ impl Engine for Toy {
             false => things.open.remove(&sandbox.names.database),
         });
         self.half_way("set-login").await
+    }
+
+    async fn sweep_copies(&self) {
+        let hangs = self.world.with(|things| {
+            things.hung = things.hangs;
+            things.hangs
+        });
+        if hangs {
+            std::future::pending::<()>().await;
+        }
     }
 
     async fn measure(&self, sandbox: &SandboxSpec) -> Result<u64, EngineError> {
