@@ -16,13 +16,18 @@ use crate::store::{Find, State};
 const DISK_BYTES_MIN: u64 = 64 << 20;
 /// What to do where others have taken what all share.
 const STARVED_HINT: &str = "sessions of theirs were ended to make room; call again";
-/// How often a managed server's disk is looked at: one sandbox may fill what is left of it in seconds.
+/// How often a managed server's disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Where less is free, it is looked at more often: one sandbox may fill that in seconds.
+const DISK_BYTES_NEAR: u64 = 1 << 30;
+/// So often.
+const LOOK_CLOSELY_EVERY: Duration = Duration::from_millis(100);
 
 /// Returns when the disk of the profile's sandboxes is nearly full, if it was not before: `was_full` says which and is kept.
 async fn filled_up(profile: &Profile, was_full: &mut bool) {
     loop {
-        tokio::time::sleep(fault::every(LOOK_EVERY)).await;
+        let is_near = profile.engine.disk_left().is_some_and(|left| left < DISK_BYTES_NEAR);
+        tokio::time::sleep(if is_near { LOOK_CLOSELY_EVERY } else { fault::every(LOOK_EVERY) }).await;
         let is_full = refuse_without_room(profile).is_err();
         if is_full && !std::mem::replace(was_full, is_full) {
             return;
