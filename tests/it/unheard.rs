@@ -87,7 +87,7 @@ async fn wait_until_it_waits(admin: &Client, pid: i32, event: &str) {
 
 /// Sends a part of `COPY` at each beat, for ever.
 async fn copies(client: &Client, table: &str, part: &'static [u8]) {
-    let copy = client.copy_in::<_, bytes::Bytes>(&format!("COPY {table} FROM STDIN")).await.unwrap();
+    let copy = client.copy_in::<_, bytes::Bytes>(format!("COPY {table} FROM STDIN").as_str()).await.unwrap();
     let (mut copy, mut beat) = (pin!(copy), tokio::time::interval(BEAT * 3));
     while copy.send(bytes::Bytes::from_static(part)).await.is_ok() {
         beat.tick().await;
