@@ -19,7 +19,7 @@ const CALLS: usize = 8;
 const CHANGERS: usize = 8;
 const COPIES: usize = 6;
 /// So many sandboxes are removed beside them.
-const REMOVALS: usize = 3;
+const REMOVALS: usize = 2;
 /// So many sandboxes of one owner hold so many locks each: less than somebody's honest work, and together all there are.
 const SPREAD: usize = 9;
 const SPREAD_LOCKS: usize = 11_000;
