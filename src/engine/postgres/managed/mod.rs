@@ -10,6 +10,7 @@ mod conf;
 mod error;
 mod home;
 mod install;
+mod log;
 mod process;
 mod relief;
 mod tools;
@@ -336,7 +337,7 @@ impl ManagedCluster {
                 Err(e) if e.is_unreachable() && tokio::time::Instant::now() < until => {
                     // it came up and went down again, for want of disk for instance
                     if process::server_pid(paths).is_none() {
-                        return Err(ManagedError::Start(process::log_tail(paths)));
+                        return Err(ManagedError::Start("it came up and ended again".to_owned()));
                     }
                     tokio::time::sleep(READY_POLL).await;
                 }
