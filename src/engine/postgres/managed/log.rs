@@ -65,7 +65,8 @@ fn spoken(log: &[u8]) -> Vec<u8> {
     let is_spoken = |line: &&[u8]| {
         let prefix = line.windows(2).position(|window| window == b"] ");
         let rest = prefix.and_then(|at| line.get(at + 2..)).unwrap_or_default();
-        LEVELS.iter().any(|level| rest.starts_with(level)) || line.starts_with(b"postgres: ")
+        let is_own = !line.starts_with(b"\t") && LEVELS.iter().any(|level| rest.starts_with(level));
+        is_own || line.starts_with(b"postgres: ")
     };
     log.split(|byte| *byte == b'\n').filter(is_spoken).collect::<Vec<_>>().join(&b'\n')
 }
