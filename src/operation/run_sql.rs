@@ -254,6 +254,7 @@ impl Operation for RunSql {
         let input = permit.input();
         let looked = async {
             let mut work = Work::new(input, &script, &call.database)?;
+            work.core = permit.grant().profile.as_deref().map(|profile| (&call.core, profile));
             work.barred = input.barred(&script, &call.core, permit.grant()).await?;
             input.refuse_barred(&work.barred)?;
             name_acceptable_extensions(&mut work.barred, call, permit.grant()).await;
@@ -332,6 +333,8 @@ impl Operation for RunSql {
 /// A call's statements with everything needed to run them.
 struct Work<'a> {
     database: &'a str,
+    /// With the profile's name: knows what others have done. Absent where nothing is run.
+    core: Option<(&'a Core, &'a str)>,
     input: &'a RunSql,
     script: &'a Script,
     params: Vec<Param>,
@@ -382,6 +385,7 @@ impl<'a> Work<'a> {
         }
         Ok(Self {
             database,
+            core: None,
             input,
             script,
             params,
@@ -427,6 +431,9 @@ impl<'a> Work<'a> {
                 Err(error) => {
                     results.add_notices(session.take_notices(), 0, &mut bytes_left);
                     let mut failure = self.input.on_line(error.into_failure(index), statement);
+                    if let Some((core, profile)) = self.core {
+                        core.blame_others(profile, self.database, &mut failure).await;
+                    }
                     span::failed(&span, &failure);
                     if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
                         failure.hint = Some(READ_ON.to_owned());
