@@ -11,6 +11,7 @@ mod error;
 mod greed;
 mod home;
 mod install;
+mod log;
 mod process;
 mod relief;
 mod room;
@@ -339,7 +340,7 @@ impl ManagedCluster {
                 Err(e) if e.is_unreachable() && tokio::time::Instant::now() < until => {
                     // it came up and went down again, for want of disk for instance
                     if process::server_pid(paths).is_none() {
-                        return Err(ManagedError::Start(process::log_tail(paths)));
+                        return Err(ManagedError::Start("it came up and ended again".to_owned()));
                     }
                     tokio::time::sleep(READY_POLL).await;
                 }
