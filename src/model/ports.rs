@@ -96,6 +96,17 @@ pub trait Preview: Send + Sync {
     /// # Errors
     /// Fails if there is no such profile, or the policies are not loaded.
     async fn acceptable_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure>;
+
+    /// Returns what a policy would refuse an extension to `principal` with, if one would. Starts nothing.
+    ///
+    /// # Errors
+    /// Fails if there is no such profile, the policies are not loaded, or one of them does not answer as it must.
+    async fn refused_extension(
+        &self,
+        principal: &Principal,
+        profile: &str,
+        name: &str,
+    ) -> Result<Option<Failure>, Failure>;
 }
 
 /// A decision that was not carried out.

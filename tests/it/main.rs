@@ -56,6 +56,7 @@ mod shown;
 mod sql;
 mod states;
 mod surface;
+mod time_limits;
 mod told;
 mod toy_engine;
 mod versions;
