@@ -9,6 +9,7 @@ use super::Service;
 use super::approvals::{Agreed, Use};
 use super::facts::{self, Facts};
 use crate::admission::{Account, Gate};
+use crate::model::limits::EXTENSIONS_MAX;
 use crate::model::{Balance, Code, Context, Failure, Preview, Previewed, Principal, RequestId, Timestamp};
 use crate::operation::{self, About, Asks, Beside};
 use crate::policy::{Set, refused_under};
@@ -64,6 +65,17 @@ impl Preview for Service {
         Ok(self.core.installable(profile, acceptable, false).await)
     }
 
+    async fn offered_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {
+        let names = self.core.profile(profile)?.allowed_extensions();
+        let asked = self.making_of_sandboxes(principal, profile).await?;
+        let takes_all = |names: &Vec<String>| names.len() <= EXTENSIONS_MAX && asked.refusal_of(names).is_none();
+        let offered = span::extensions(names.len()).in_scope(|| match takes_all(&names) {
+            true => names,
+            false => asked.each_allowed(names),
+        });
+        Ok(self.core.installable(profile, offered, false).await)
+    }
+
     async fn refused_extension(
         &self,
         principal: &Principal,
@@ -71,7 +83,7 @@ impl Preview for Service {
         name: &str,
     ) -> Result<Option<Failure>, Failure> {
         let asked = self.making_of_sandboxes(principal, profile).await?;
-        match asked.refusal_of(name) {
+        match asked.refusal_of(&[name.to_owned()]) {
             Some(failure) if failure.code == Code::ExtensionNotAllowed => Ok(Some(failure)),
             Some(fault) => Err(fault),
             None => Ok(None),
@@ -87,11 +99,20 @@ struct Asked {
 }
 
 impl Asked {
-    /// Returns what an enforced policy refuses the extension with, or that it failed to answer.
-    fn refusal_of(&self, name: &str) -> Option<Failure> {
+    /// Returns what an enforced policy refuses the extensions with, or that it failed to answer.
+    fn refusal_of(&self, names: &[String]) -> Option<Failure> {
         let mut context = self.context.clone();
-        context.requested.extensions = vec![name.to_owned()];
+        context.requested.extensions = names.to_vec();
         refused_under(&self.set.weigh(&context, &self.balances), Code::ExtensionNotAllowed)
+    }
+
+    /// Keeps the extensions that no policy refuses by themselves.
+    fn each_allowed(&self, names: Vec<String>) -> Vec<String> {
+        let refused = |name: &String| {
+            let refusal = self.refusal_of(std::slice::from_ref(name));
+            refusal.is_some_and(|failure| failure.code == Code::ExtensionNotAllowed)
+        };
+        names.into_iter().filter(|name| !refused(name)).collect()
     }
 }
 
@@ -100,9 +121,7 @@ impl Service {
     async fn extensions_allowed(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {
         let names = self.core.profile(profile)?.allowed_extensions();
         let asked = self.making_of_sandboxes(principal, profile).await?;
-        let refused =
-            |name: &String| asked.refusal_of(name).is_some_and(|failure| failure.code == Code::ExtensionNotAllowed);
-        Ok(span::extensions(names.len()).in_scope(|| names.into_iter().filter(|name| !refused(name)).collect()))
+        Ok(span::extensions(names.len()).in_scope(|| asked.each_allowed(names)))
     }
 
     /// Gathers what the policies are asked about extensions on: all that a sandbox may be made with, a statement may install.

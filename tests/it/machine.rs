@@ -213,7 +213,7 @@ fn what_a_policy_keeps_from_new_sandboxes_no_statement_installs() {
 
     // One that cannot be asked lets nothing through, whatever the others say.
     let mut broken = Guest::from_file("trap");
-    (broken.covers, broken.concerns) = (Vec::new(), vec!["create_database".to_owned()]);
+    (broken.covers, broken.concerns) = (vec!["create_database".to_owned()], Vec::new());
     write_policies(&home, &[("broken", broken.component(), Mode::Enforce)]);
     let mut it = Session { stdio: Stdio::start(&home), id: it.id };
     let reply = it.sql("create extension hstore", off);

@@ -26,7 +26,7 @@ const BUNDLED: [&str; 9] = [
 
 /// A state directory whose policies are those of a file.
 pub(crate) fn home_with_policy_file() -> Home {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let file = home.path().join("policies.toml");
     let home = home.with("PGSANDBOX_POLICIES", file.to_str().unwrap());
     write_policies(&home, &[]);
@@ -513,7 +513,7 @@ fn a_decision_made_without_the_statements_texts_can_be_replayed_from_its_record(
 
 #[test]
 fn a_request_in_the_log_bears_its_own_outcome_and_no_policys() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let log = home.path().join("stderr");
     let errors = fs::File::create(&log).unwrap().into();
     let mut stdio = Stdio::start_with(&home, &[("PGSANDBOX_LOG", "pgsandbox=debug")], errors);
