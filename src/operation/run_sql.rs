@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use super::arguments::Whole;
 use super::extend_database::missing_target;
-use super::installs::{check_installs, name_acceptable_extensions};
+use super::installs::{Installing, name_acceptable_extensions};
 use super::selector::DatabaseSelector;
 use super::sql_results::{ResultSetEntry, SqlResults};
 use super::time_limit::{Asked, TimeLimit, is_over};
@@ -95,14 +95,14 @@ impl RunSql {
         grant: &Grant,
     ) -> Result<BTreeMap<u32, Failure>, Failure> {
         let mut barred = BTreeMap::new();
+        let mut installing = Installing::new(core, preview, grant);
         for (statement, index) in script.statements.iter().zip(1..) {
             let copies_in = statement.facts.class == StatementClass::CopyIn;
             if copies_in && statement.copy_data.is_none() && self.stdin.is_none() {
                 barred.insert(index, self.on_line(WireError::CopyDataMissing.into_failure(index), statement));
             }
             let Some(installs) = &statement.installs else { continue };
-            let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
-            if let Err(mut failure) = check_installs(installs, &profile, core, (preview, &grant.principal)).await {
+            if let Err(mut failure) = installing.check(installs).await {
                 failure.detail_mut().statement_index = Some(index);
                 barred.insert(index, self.on_line(failure, statement));
             }
