@@ -125,7 +125,11 @@ impl Service {
         let opening = Opening { id, principal, operation, now: trail.now, trace, frees: frees_room(operation) };
         let ticket = match self.audit.open(opening) {
             Ok(ticket) => ticket,
-            Err(error) => return Envelope::failed(id, &error.into(), None),
+            Err(error) => {
+                let failure = error.into();
+                span::failed(&tracing::Span::current(), &failure);
+                return Envelope::failed(id, &failure, None);
+            }
         };
         let mut outcome = self.attempt(&request, &trail).await;
         if let (Err(failure), Some(context)) = (&mut outcome, trail.context()) {

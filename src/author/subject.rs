@@ -1,6 +1,7 @@
 //! The component under test: found at a path, loaded as a server loads it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use crate::config::policies::canonical;
 use crate::model::{Mode, place_in_text};
 use crate::policy::wasm::{Host, HostSettings};
 use crate::policy::{
-    COMPONENT_BYTES_MAX, Component, Description, Limits, LoadFault, Loader as _, SETTINGS_BYTES_MAX,
-    SETTINGS_DEPTH_MAX, Set, Spec,
+    COMPONENT_BYTES_MAX, Component, ConfigureError, Configured, Description, Limits, LoadFault, Loaded, Loader,
+    SETTINGS_BYTES_MAX, SETTINGS_DEPTH_MAX, Set, Spec,
 };
 
 /// The longest cases file or request, in bytes.
@@ -133,12 +134,37 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
+/// A component that was compiled once, for every configuration of it.
+#[derive(Clone)]
+struct Once(Arc<dyn Loaded>);
+
+impl Loader for Once {
+    fn load(&self, _spec: &Spec) -> Result<Box<dyn Loaded>, String> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Loaded for Once {
+    fn description(&self) -> &Description {
+        self.0.description()
+    }
+
+    fn configure(&self, settings: &str) -> Result<Configured, ConfigureError> {
+        self.0.configure(settings)
+    }
+}
+
+impl fmt::Debug for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Once").finish_non_exhaustive()
+    }
+}
+
 /// A loaded component.
 #[derive(Debug)]
 pub struct Subject {
-    host: Host,
     found: Found,
-    description: Description,
+    loaded: Once,
     /// What is configured already, by settings and by whether texts are shown.
     sets: BTreeMap<(String, bool), Result<Arc<Set>, Vec<LoadFault>>>,
 }
@@ -151,9 +177,8 @@ impl Subject {
     pub fn load(host: &Host, found: Found, settings: Option<Map<String, Value>>) -> Result<Self, String> {
         let found = Found { settings: settings.or(found.settings), ..found };
         let loaded = host.load(&spec(&found, "{}".to_owned(), false));
-        let description = loaded.map_err(|fault| format!("`{}` cannot be loaded: {fault}", found.name))?;
-        let description = description.description().clone();
-        Ok(Self { host: host.clone(), found, description, sets: BTreeMap::new() })
+        let loaded = loaded.map_err(|fault| format!("`{}` cannot be loaded: {fault}", found.name))?;
+        Ok(Self { found, loaded: Once(loaded.into()), sets: BTreeMap::new() })
     }
 
     /// Returns the name that the policy goes by here.
@@ -168,7 +193,7 @@ impl Subject {
 
     /// Returns what the policy says of itself.
     pub fn description(&self) -> &Description {
-        &self.description
+        self.loaded.0.description()
     }
 
     /// Returns the policy configured with these settings, or with its defaults, as a set of its own.
@@ -185,9 +210,9 @@ impl Subject {
             return Err(vec![fault]);
         }
         let text = settings.map_or_else(|| "{}".to_owned(), canonical);
-        let (host, found) = (&self.host, &self.found);
+        let (loaded, found) = (&self.loaded, &self.found);
         let set = self.sets.entry((text.clone(), with_text)).or_insert_with(|| {
-            Set::load(host, &[spec(found, text, with_text)], 1).map(Arc::new).map_err(|error| error.faults)
+            Set::load(loaded, &[spec(found, text, with_text)], 1).map(Arc::new).map_err(|error| error.faults)
         });
         set.clone()
     }

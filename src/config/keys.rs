@@ -152,7 +152,7 @@ pub const KEYS: &[Key] = &[
         "profiles[].allowedExtensions",
         Kind::Texts,
         "those of Postgres' own that it trusts a database's owner with",
-        "Extensions that may be installed when a sandbox is made and by CREATE EXTENSION in `run_sql`, there only those that Postgres trusts a database's owner with; the `extensions` policy can allow less of the former. An empty \
+        "Extensions that may be installed when a sandbox is made and by CREATE EXTENSION in `run_sql`, there only those that Postgres trusts a database's owner with; the `extensions` policy can allow less of both. An empty \
          list allows none. Not stopped: what a function or DO block installs, and a direct login; there Postgres lets a database's owner create the \
          extensions it trusts.",
     ),

@@ -207,7 +207,7 @@ codes! {
     ReadonlyViolation "readonly_violation" "sql_execution" never "the statement is not one that may run read-only";
     SqlFailed "sql_failed" "sql_execution" never "Postgres refused a statement for another reason; see `sqlstate`";
     LockTimeout "lock_timeout" "sql_execution" again "a lock was not granted in time, or a deadlock was broken";
-    StatementTimeout "statement_timeout" "timeout" again "a statement ran longer than allowed and was stopped";
+    StatementTimeout "statement_timeout" "timeout" again "a statement was stopped: over its time, which the same call has again and which is not retryable, or cancelled by another session";
     CommandTimeout "command_timeout" "timeout" again "work ran longer than allowed and was stopped";
     Cancelled "cancelled" "timeout" again "the caller cancelled the request";
     PostgresAuthFailed "postgres_auth_failed" "postgres" never "Postgres does not accept the credentials";

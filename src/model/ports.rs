@@ -96,6 +96,23 @@ pub trait Preview: Send + Sync {
     /// # Errors
     /// Fails if there is no such profile, or the policies are not loaded.
     async fn acceptable_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure>;
+
+    /// The same for being told: asked about together, and by itself only where the policies do not take them together.
+    ///
+    /// # Errors
+    /// As [`Self::acceptable_extensions`].
+    async fn offered_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure>;
+
+    /// Returns what a policy would refuse an extension to `principal` with, if one would. Starts nothing.
+    ///
+    /// # Errors
+    /// Fails if there is no such profile, the policies are not loaded, or one of them does not answer as it must.
+    async fn refused_extension(
+        &self,
+        principal: &Principal,
+        profile: &str,
+        name: &str,
+    ) -> Result<Option<Failure>, Failure>;
 }
 
 /// A decision that was not carried out.

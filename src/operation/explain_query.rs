@@ -16,11 +16,12 @@ use super::extend_database::missing_target;
 use super::query_plan::{self, PlanSummary};
 use super::run_sql::{check_read_only, lowered};
 use super::selector::DatabaseSelector;
+use super::time_limit::{Asked, TimeLimit};
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Permit};
 use crate::engine::postgres::{Cell, Rest, ResultLimits, ResultSet, SandboxSession, StatementCall, WireError};
 use crate::model::limits::{REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, STATEMENT_TIMEOUT_MS_DEFAULT, VALUE_BYTES_MAX};
-use crate::model::{Code, CredentialAccess, Failure, Impact, ObligationKind, Requested, StatementClass};
+use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass};
 use crate::sql::scanner::{self, TokenKind};
 use crate::sql::{self, Script, Statement};
 use crate::telemetry::span;
@@ -55,7 +56,7 @@ pub(super) struct ExplainQuery {
 #[derive(Debug, Default)]
 struct Demands {
     bytes_max: Option<u64>,
-    timeout_ms_max: Option<u64>,
+    timeout_ms_max: Option<Limit>,
     /// Whose demand makes the call read-only.
     read_only_by: Option<String>,
 }
@@ -86,10 +87,8 @@ impl ExplainQuery {
         }
     }
 
-    fn timeout(&self) -> Duration {
-        Duration::from_millis(
-            STATEMENT_TIMEOUT_MS_DEFAULT.min(self.demands.timeout_ms_max.unwrap_or(STATEMENT_TIMEOUT_MS_DEFAULT)),
-        )
+    fn time(&self) -> TimeLimit<'_> {
+        TimeLimit::new(Asked::Always(STATEMENT_TIMEOUT_MS_DEFAULT), self.demands.timeout_ms_max.as_ref())
     }
 
     fn bytes_max(&self) -> u64 {
@@ -185,8 +184,8 @@ impl Admissible for ExplainQuery {
             self.demands.read_only_by = Some(policy.clone());
             warnings.push(format!("planned and run as the read-only role, as policy `{policy}` demands"));
         }
-        self.demands.timeout_ms_max =
-            lowered(&demands.statement_timeout_ms, STATEMENT_TIMEOUT_MS_DEFAULT, "timeout in ms", &mut warnings);
+        lowered(&demands.statement_timeout_ms, STATEMENT_TIMEOUT_MS_DEFAULT, "timeout in ms", &mut warnings);
+        self.demands.timeout_ms_max.clone_from(&demands.statement_timeout_ms);
         self.demands.bytes_max = demands.max_result_bytes.as_ref().map(|limit| limit.value);
         Ok(warnings)
     }
@@ -236,17 +235,13 @@ impl Operation for ExplainQuery {
         let course = &permit.grant().course;
         let script = call.script.clone().ok_or_else(not_read)?;
         let text = course.refusing(input.composed(&script))?;
-        let timeout = input.timeout();
         let started = Instant::now();
-        let session = tokio::time::timeout_at(started + timeout, call.core.session(&permit, id, input.credential()));
+        let deadline = started + input.time().time();
+        let session = tokio::time::timeout_at(deadline, call.core.session(&permit, id, input.credential()));
         let Some(lent) = call.cancel.run_until_cancelled(session).await else {
             return Err(cancelled());
         };
-        let in_time = lent.map_err(|_| {
-            let ms = timeout.as_millis();
-            Failure::new(Code::CommandTimeout, format!("no session with the sandbox could be had within {ms} ms"))
-                .hint("nothing was run; call again later")
-        });
+        let in_time = lent.map_err(|_| input.time().no_session());
         let mut session = course.refusing(in_time)??;
         let handle = session.cancel_handle();
         let here = the_one(&script).map(|statement| {
@@ -256,7 +251,7 @@ impl Operation for ExplainQuery {
             here
         })?;
         let outcome = {
-            let left = timeout.saturating_sub(started.elapsed());
+            let left = deadline.saturating_duration_since(Instant::now());
             let running = input.explain(&mut session, &text, left).instrument(here.clone());
             tokio::pin!(running);
             tokio::select! {
@@ -277,7 +272,7 @@ impl Operation for ExplainQuery {
             return Err(cancelled());
         };
         let set = outcome.map_err(|error| {
-            let mut failure = Failure::from(error);
+            let mut failure = input.time().failure(error, deadline, false);
             failure.detail_mut().statement_index = Some(1);
             let mut failure = moved(failure, if input.analyzes() { ANALYZE } else { PLAIN });
             let detail = failure.detail_mut();

@@ -11,7 +11,7 @@ use super::schema::{JsonObject, object_schema};
 use super::{Ahead, Asks, Call, Operation, Spec};
 use crate::admission::{Admitted, AppliedLimit, Gate, Permit, Receipt};
 use crate::command::Commands;
-use crate::model::{Code, Failure};
+use crate::model::{Code, Failure, Preview};
 use crate::sandbox::Core;
 use crate::sql::Script;
 
@@ -58,13 +58,20 @@ pub trait Prepared: Send + Sync {
     ///
     /// # Errors
     /// Fails with what the call would fail with before its first act.
-    async fn foresee(
-        self: Box<Self>,
-        gate: &Gate<'_>,
-        core: &Core,
-        script: Option<&Script>,
-        commands: &Commands,
-    ) -> Result<Vec<String>, Failure>;
+    async fn foresee(self: Box<Self>, gate: &Gate<'_>, beside: &Beside<'_>) -> Result<Vec<String>, Failure>;
+}
+
+/// What a call is looked at with that is not to be run: all that its permit does not say.
+#[derive(Clone, Copy)]
+pub struct Beside<'a> {
+    /// The lifecycle core.
+    pub core: &'a Core,
+    /// Its SQL, as it was read for the decision.
+    pub script: Option<&'a Script>,
+    /// Runs commands of repositories; nothing is run with it.
+    pub commands: &'a Commands,
+    /// Decides without running.
+    pub preview: &'a dyn Preview,
 }
 
 /// A call that went through the gate.
@@ -239,15 +246,10 @@ impl<T: Operation> Prepared for Request<T> {
         Ok(Passed { ready: Box::new(Permitted(permit)), warnings, limits, receipt })
     }
 
-    async fn foresee(
-        self: Box<Self>,
-        gate: &Gate<'_>,
-        core: &Core,
-        script: Option<&Script>,
-        commands: &Commands,
-    ) -> Result<Vec<String>, Failure> {
+    async fn foresee(self: Box<Self>, gate: &Gate<'_>, beside: &Beside<'_>) -> Result<Vec<String>, Failure> {
         let (input, grant) = gate.foresee(self.0)?;
-        input.foresee(&Ahead { core, grant: &grant, script, commands }).await
+        let Beside { core, script, commands, preview } = *beside;
+        input.foresee(&Ahead { core, grant: &grant, script, commands, preview }).await
     }
 }
 

@@ -88,7 +88,7 @@ impl Operation for ListExtensions {
         let profile = call.core.profile(permit.grant().profile.as_deref().unwrap_or_default())?;
         // The server first: what it cannot install is then not among the acceptable ones.
         let offered = call.core.available_extensions(profile.name()).await?;
-        let allowed = call.preview.acceptable_extensions(&permit.grant().principal, profile.name()).await?;
+        let allowed = call.preview.offered_extensions(&permit.grant().principal, profile.name()).await?;
         let available: Vec<Available> = offered
             .into_iter()
             .filter(|e| allowed.contains(&e.name))

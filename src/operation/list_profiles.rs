@@ -105,10 +105,7 @@ impl Operation for ListProfiles {
                 database_prefix: settings.prefix.clone(),
                 default_ttl_minutes: settings.default_ttl_minutes,
                 max_ttl_minutes: settings.max_ttl_minutes,
-                allowed_extensions: call
-                    .preview
-                    .acceptable_extensions(&permit.grant().principal, profile.name())
-                    .await?,
+                allowed_extensions: call.preview.offered_extensions(&permit.grant().principal, profile.name()).await?,
                 max_active_databases_per_owner: settings.max_active_per_owner,
             });
         }

@@ -8,6 +8,7 @@ pub mod arguments;
 mod base_digest;
 mod connection;
 pub mod envelope;
+mod installs;
 mod list;
 mod new_sandbox;
 pub mod page;
@@ -19,6 +20,7 @@ mod schema_part;
 mod selector;
 mod snapshot_facts;
 mod spec;
+mod time_limit;
 
 mod approve;
 mod cancel_task;
@@ -83,7 +85,7 @@ use crate::sandbox::{CloneAsked, Core, Selector};
 use crate::sql::Script;
 
 pub use envelope::{Done, Envelope};
-pub use list::{Entry, OPERATIONS, Offered, Passed, Prepared, Ready, find, find_for};
+pub use list::{Beside, Entry, OPERATIONS, Offered, Passed, Prepared, Ready, find, find_for};
 pub use spec::{Spec, Toolset};
 
 /// One thing that can be asked. The implementing type is its input.
@@ -165,6 +167,8 @@ pub struct Ahead<'a> {
     pub script: Option<&'a Script>,
     /// Runs commands of repositories; nothing is run with it here.
     pub commands: &'a Commands,
+    /// Decides without running.
+    pub preview: &'a dyn Preview,
 }
 
 impl Ahead<'_> {

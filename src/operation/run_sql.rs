@@ -13,8 +13,10 @@ use tracing::Instrument;
 
 use super::arguments::Whole;
 use super::extend_database::missing_target;
+use super::installs::{Installing, name_acceptable_extensions};
 use super::selector::DatabaseSelector;
 use super::sql_results::{ResultSetEntry, SqlResults};
+use super::time_limit::{Asked, TimeLimit, is_over};
 use super::{About, Ahead, Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Effective, Grant, Permit};
 use crate::engine::postgres::{
@@ -24,9 +26,11 @@ use crate::model::limits::{
     PARAMS_MAX, REPLY_BYTES_DEFAULT, REPLY_BYTES_MAX, ROWS_DEFAULT, ROWS_MAX, STATEMENT_TIMEOUT_MS_DEFAULT,
     STATEMENT_TIMEOUT_MS_MAX, STDIN_BYTES_MAX, VALUE_BYTES_MAX,
 };
-use crate::model::{Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Requested, StatementClass};
-use crate::sandbox::{BUILT_IN_EXTENSION, Core, Profile};
-use crate::sql::{Installs, Script, Statement};
+use crate::model::{
+    Code, CredentialAccess, Failure, Impact, Limit, ObligationKind, Preview, Requested, StatementClass,
+};
+use crate::sandbox::Core;
+use crate::sql::{Script, Statement};
 use crate::telemetry::span;
 
 /// What to do where a JSON array was taken for the text of a Postgres array.
@@ -34,8 +38,6 @@ const ARRAY_TEXT: &str = "a JSON array goes as JSON text; write a Postgres array
      `array(select jsonb_array_elements_text($1::jsonb))`";
 /// Told where statements gave something before one failed.
 const ROWS_BEFORE: &str = "what the statements before it gave is not told; with continueOnError=true it is, and what comes after is tried as well";
-/// What helps against a read that took too long.
-const READ_ON: &str = "ask for more time, or for less; with readonly=true a statement stops at the row limit";
 /// Told with a result that was had once the read-only role had its rights again.
 const RESTORED: &str =
     "the read-only role lacked rights on what the sandbox's owner has, and they were granted to it again";
@@ -72,7 +74,7 @@ pub(super) struct RunSql {
 struct Demands {
     rows_max: Option<u64>,
     bytes_max: Option<u64>,
-    timeout_ms_max: Option<u64>,
+    timeout_ms_max: Option<Limit>,
     /// Whose demand made the call read-only; the caller did not ask for it.
     read_only_by: Option<String>,
 }
@@ -83,18 +85,24 @@ impl RunSql {
     }
 
     /// Finds the statements, by their number, that are not sent: those that copy in what is not given, and those that
-    /// install what the profile does not allow or the server does not have. What a function or a DO block installs is
+    /// install what the profile or a policy does not allow or the server does not have. What a function or a DO block installs is
     /// not seen here; there Postgres alone decides, which lets a database's owner make what it trusts.
-    async fn barred(&self, script: &Script, core: &Core, grant: &Grant) -> Result<BTreeMap<u32, Failure>, Failure> {
+    async fn barred(
+        &self,
+        script: &Script,
+        core: &Core,
+        preview: &dyn Preview,
+        grant: &Grant,
+    ) -> Result<BTreeMap<u32, Failure>, Failure> {
         let mut barred = BTreeMap::new();
+        let mut installing = Installing::new(core, preview, grant);
         for (statement, index) in script.statements.iter().zip(1..) {
             let copies_in = statement.facts.class == StatementClass::CopyIn;
             if copies_in && statement.copy_data.is_none() && self.stdin.is_none() {
                 barred.insert(index, self.on_line(WireError::CopyDataMissing.into_failure(index), statement));
             }
             let Some(installs) = &statement.installs else { continue };
-            let profile = core.profile(grant.profile.as_deref().unwrap_or_default())?;
-            if let Err(mut failure) = check_installs(installs, &profile, core).await {
+            if let Err(mut failure) = installing.check(installs).await {
                 failure.detail_mut().statement_index = Some(index);
                 barred.insert(index, self.on_line(failure, statement));
             }
@@ -138,12 +146,13 @@ impl RunSql {
         })
     }
 
-    fn limits(&self) -> Result<(ResultLimits, Duration), Failure> {
+    fn limits(&self) -> Result<(ResultLimits, TimeLimit<'_>), Failure> {
         let rows = self.rows_asked()?.min(self.demands.rows_max.unwrap_or(u64::MAX));
         let bytes = self.demands.bytes_max.unwrap_or(REPLY_BYTES_DEFAULT).min(REPLY_BYTES_MAX);
-        let timeout = self.timeout_ms_asked()?.min(self.demands.timeout_ms_max.unwrap_or(u64::MAX));
+        let asked = self.timeout_ms_asked()?;
+        let asked = if self.timeout_seconds.is_some() { Asked::For(asked) } else { Asked::Default(asked) };
         let limits = ResultLimits { rows_max: rows, bytes_max: bytes, value_bytes_max: VALUE_BYTES_MAX };
-        Ok((limits, Duration::from_millis(timeout)))
+        Ok((limits, TimeLimit::new(asked, self.demands.timeout_ms_max.as_ref())))
     }
 
     fn params(&self) -> Result<Vec<Param>, Failure> {
@@ -179,8 +188,8 @@ impl Admissible for RunSql {
             warnings.push(format!("read-only, as policy `{policy}` demands"));
         }
         self.demands.rows_max = lowered(&demands.max_rows, self.rows_asked()?, "row limit", &mut warnings);
-        self.demands.timeout_ms_max =
-            lowered(&demands.statement_timeout_ms, self.timeout_ms_asked()?, "timeout in ms", &mut warnings);
+        lowered(&demands.statement_timeout_ms, self.timeout_ms_asked()?, "timeout in ms", &mut warnings);
+        self.demands.timeout_ms_max.clone_from(&demands.statement_timeout_ms);
         self.demands.bytes_max = demands.max_result_bytes.as_ref().map(|limit| limit.value);
         Ok(warnings)
     }
@@ -239,7 +248,7 @@ impl Operation for RunSql {
         let id = ahead.grant.target.ok_or_else(missing_target)?;
         let script = ahead.script.ok_or_else(|| Failure::new(Code::Internal, "the SQL was not read"))?;
         Work::new(self, script, "")?;
-        let barred = self.barred(script, ahead.core, ahead.grant).await?;
+        let barred = self.barred(script, ahead.core, ahead.preview, ahead.grant).await?;
         self.refuse_barred(&barred)?;
         ahead.core.foresee_use(ahead.grant, id, self.credential()).await?;
         let refused = |(index, failure): (&u32, &Failure)| {
@@ -255,7 +264,7 @@ impl Operation for RunSql {
         let looked = async {
             let mut work = Work::new(input, &script, &call.database)?;
             work.core = permit.grant().profile.as_deref().map(|profile| (&call.core, profile));
-            work.barred = input.barred(&script, &call.core, permit.grant()).await?;
+            work.barred = input.barred(&script, &call.core, &*call.preview, permit.grant()).await?;
             input.refuse_barred(&work.barred)?;
             name_acceptable_extensions(&mut work.barred, call, permit.grant()).await;
             Ok(work)
@@ -264,15 +273,11 @@ impl Operation for RunSql {
         let access = input.credential();
         let started = Instant::now();
         // A session may have to be waited for: within the call's time, and cancelled like what follows.
-        let session = tokio::time::timeout_at(started + work.timeout, call.core.session(&permit, id, access));
+        let session = tokio::time::timeout_at(started + work.time.time(), call.core.session(&permit, id, access));
         let Some(lent) = call.cancel.run_until_cancelled(session).await else {
             return Err(Failure::new(Code::Cancelled, "the call was cancelled by the caller"));
         };
-        let in_time = lent.map_err(|_| {
-            let ms = work.timeout.as_millis();
-            Failure::new(Code::CommandTimeout, format!("no session with the sandbox could be had within {ms} ms"))
-                .hint("nothing was run; call again later, or with more time")
-        });
+        let in_time = lent.map_err(|_| work.time.no_session());
         // Refused only if it was still waited for; a login that was begun says that it was.
         let mut session = permit.grant().course.refusing(in_time)??;
         let handle = session.cancel_handle();
@@ -284,7 +289,7 @@ impl Operation for RunSql {
                 if !work.read_only || must_only_read || !lacks_a_right(&outcome) {
                     return outcome;
                 }
-                match call.core.restore_reads(&permit, id, started + work.timeout).await {
+                match call.core.restore_reads(&permit, id, started + work.time.time()).await {
                     Ok(true) => {
                         let mut again = work.run(&mut session, started).await;
                         if let Ok(results) = &mut again {
@@ -340,7 +345,7 @@ struct Work<'a> {
     params: Vec<Param>,
     stdin: Option<&'a str>,
     limits: ResultLimits,
-    timeout: Duration,
+    time: TimeLimit<'a>,
     read_only: bool,
     continue_on_error: bool,
     /// Statements that are not sent, by their number.
@@ -351,7 +356,7 @@ struct Work<'a> {
 
 impl<'a> Work<'a> {
     fn new(input: &'a RunSql, script: &'a Script, database: &'a str) -> Result<Self, Failure> {
-        let (limits, timeout) = input.limits()?;
+        let (limits, time) = input.limits()?;
         let params = input.params()?;
         let statements = &script.statements;
         if statements.is_empty() {
@@ -391,7 +396,7 @@ impl<'a> Work<'a> {
             params,
             stdin,
             limits,
-            timeout,
+            time,
             read_only: input.read_only(),
             continue_on_error: input.continue_on_error.unwrap_or(false),
             barred: BTreeMap::new(),
@@ -400,7 +405,7 @@ impl<'a> Work<'a> {
     }
 
     async fn run(&self, session: &mut SandboxSession, started: Instant) -> Result<SqlResults, Failure> {
-        let deadline = started + self.timeout;
+        let deadline = started + self.time.time();
         let mut results = SqlResults::default();
         let mut bytes_left = self.limits.bytes_max;
         for (statement, index) in self.script.statements.iter().zip(1..) {
@@ -417,7 +422,16 @@ impl<'a> Work<'a> {
             let span = span::statement(&statement.facts.tag, self.database);
             span.record(span::STATEMENT_CLASS, statement.facts.class.as_str());
             span.record(span::STATEMENT_FINGERPRINT, statement.facts.fingerprint.to_string());
-            match self.run_one(session, statement, limits, left).instrument(span.clone()).await {
+            let would_stop = !self.read_only && statement.facts.read_only_safe;
+            let outcome = match left.is_zero() {
+                true => Err(self.time.not_begun()),
+                false => self
+                    .run_one(session, statement, limits, left)
+                    .instrument(span.clone())
+                    .await
+                    .map_err(|error| self.time.failure(error, deadline, would_stop)),
+            };
+            match outcome {
                 Ok(mut set) => {
                     if session.status() == TxStatus::Idle && !self.read_only && may_commit(statement, &set) {
                         self.committed.store(true, Ordering::Relaxed);
@@ -428,16 +442,14 @@ impl<'a> Work<'a> {
                     bytes_left = bytes_left.saturating_sub(entry.kept_bytes());
                     results.add_set(entry);
                 }
-                Err(error) => {
+                Err(mut failure) => {
                     results.add_notices(session.take_notices(), 0, &mut bytes_left);
-                    let mut failure = self.input.on_line(error.into_failure(index), statement);
+                    failure.detail_mut().statement_index = Some(index);
+                    let mut failure = self.input.on_line(failure, statement);
                     if let Some((core, profile)) = self.core {
                         core.blame_others(profile, self.database, &mut failure).await;
                     }
                     span::failed(&span, &failure);
-                    if failure.code == Code::StatementTimeout && !self.read_only && statement.facts.read_only_safe {
-                        failure.hint = Some(READ_ON.to_owned());
-                    }
                     if failure.code == Code::PermissionDenied && self.read_only && failure.hint.is_none() {
                         failure.hint = Some(denied_to_reader(self.input.demands.read_only_by.as_deref()));
                     }
@@ -445,7 +457,7 @@ impl<'a> Work<'a> {
                         failure.hint = Some(ARRAY_TEXT.to_owned());
                     }
                     failure.detail_mut().earlier_committed = Some(self.committed.load(Ordering::Relaxed));
-                    if !self.continue_on_error || !session.is_usable() || deadline <= Instant::now() {
+                    if !self.continue_on_error || !session.is_usable() || is_over(deadline) {
                         if !results.result_sets.is_empty() && failure.hint.is_none() {
                             failure.hint = Some(ROWS_BEFORE.to_owned());
                         }
@@ -476,10 +488,6 @@ impl<'a> Work<'a> {
         limits: ResultLimits,
         timeout: Duration,
     ) -> Result<ResultSet, WireError> {
-        if timeout.is_zero() {
-            let ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
-            return Err(WireError::Timeout { ms, stopped: true });
-        }
         let inline = statement.copy_data.clone().and_then(|range| self.input.sql.get(range));
         let text = self.input.sql.get(statement.text.clone()).unwrap_or_default();
         let copies_in = statement.facts.class == StatementClass::CopyIn;
@@ -516,41 +524,6 @@ fn lacks_a_right(outcome: &Result<SqlResults, Failure>) -> bool {
         Ok(results) => results.has_failure(Code::PermissionDenied),
         Err(failure) => failure.code == Code::PermissionDenied,
     }
-}
-
-/// Names in each refusal of an extension those that a statement could really install there, as one of a whole call does.
-async fn name_acceptable_extensions(barred: &mut BTreeMap<u32, Failure>, call: &Call, grant: &Grant) {
-    if !barred.values().any(is_of_an_extension) {
-        return;
-    }
-    let profile = grant.profile.as_deref().unwrap_or_default();
-    let Ok(acceptable) = call.preview.acceptable_extensions(&grant.principal, profile).await else { return };
-    let acceptable = call.core.installable(profile, acceptable, true).await;
-    for failure in barred.values_mut() {
-        if is_of_an_extension(failure) {
-            failure.allowed.clone_from(&acceptable);
-        }
-    }
-}
-
-fn is_of_an_extension(failure: &Failure) -> bool {
-    matches!(failure.code, Code::ExtensionNotAllowed | Code::ExtensionSetupRequired)
-}
-
-async fn check_installs(installs: &Installs, profile: &Profile, core: &Core) -> Result<(), Failure> {
-    let refuse = |message: String| Failure::new(Code::ExtensionNotAllowed, message);
-    let Some(name) = &installs.name else {
-        return Err(refuse("an extension's name is written in escapes".to_owned()).hint("write the name as it is"));
-    };
-    if name == BUILT_IN_EXTENSION {
-        return Ok(());
-    }
-    profile.check_extension(name)?;
-    if installs.cascades {
-        let message = format!("CASCADE would install whatever extension `{name}` requires, allowed or not");
-        return Err(refuse(message).hint("create each by a statement of its own, what is required first"));
-    }
-    core.check_has_extension(profile.name(), name).await
 }
 
 /// Lets only statements through that passed every test for read-only use.

@@ -227,6 +227,24 @@ fn denied(policy: &str, denial: &Denial) -> Failure {
     }
 }
 
+/// Says why an enforced policy refuses under `code`, whatever else is said: its denial, else that a policy failed to answer.
+pub fn refused_under(decision: &Decision, code: Code) -> Option<Failure> {
+    let enforced = || decision.reports.iter().filter(|report| report.mode == Mode::Enforce);
+    let denial = enforced().find_map(|report| match &report.said {
+        Said::Decided(PolicyDecision { verdict: Verdict::Deny(denial), .. }) if denial.code == code.as_str() => {
+            Some(denied(&report.policy, denial))
+        }
+        Said::Decided(_) | Said::NotConcerned | Said::Failed(_) => None,
+    });
+    let fault = || {
+        enforced().find_map(|report| match &report.said {
+            Said::Failed(fault) => Some(failed(&report.policy, fault)),
+            Said::Decided(_) | Said::NotConcerned => None,
+        })
+    };
+    denial.or_else(fault)
+}
+
 /// Words a policy's failure to answer.
 fn failed(policy: &str, fault: &PolicyFault) -> Failure {
     const WHAT: [(Code, &str); 5] = [

@@ -26,7 +26,7 @@ pub use change::{Change, Changed};
 pub use counts::Counts;
 pub use evaluator::{ConfigureError, Configured, Description, Evaluation, Evaluator, Loaded, Loader, Problem, Request};
 pub use holder::{Holder, Prepared, Reloaded};
-pub use merge::NOT_FOUND;
+pub use merge::{NOT_FOUND, refused_under};
 pub use owners::pattern_fault;
 pub use set::{LoadError, LoadFault, PolicyInfo, Set};
 pub use spec::{

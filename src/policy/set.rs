@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use sha2::{Digest, Sha256};
+use tracing::Span;
 
 use crate::model::{
     Balance, Bucket, Code, Context, Decision, Failure, Generation, Mode, Phase, PolicyDecision, PolicyFault,
@@ -178,7 +179,14 @@ impl Set {
 
     /// Asks every concerned policy and merges what they say. `balances` are those of [`Set::buckets`].
     pub fn decide(&self, context: &Context, balances: &[Balance]) -> Decision {
-        let parts = self.policies.iter().map(|policy| ask(policy, context, balances)).collect();
+        let traced = |info: &PolicyInfo| span::policy(&info.name, info.mode.as_str());
+        let parts = self.policies.iter().map(|policy| ask(policy, context, balances, traced)).collect();
+        merge(context, parts, self.generation.clone())
+    }
+
+    /// The same without a span for each policy: of many questions in one request, whose spans would be most of its trace.
+    pub fn weigh(&self, context: &Context, balances: &[Balance]) -> Decision {
+        let parts = self.policies.iter().map(|policy| ask(policy, context, balances, |_| Span::none())).collect();
         merge(context, parts, self.generation.clone())
     }
 
@@ -232,10 +240,15 @@ fn concerned(policy: &Policy, context: &Context) -> bool {
     policy.info.description.concerned(context.operation, context.phase)
 }
 
-fn ask<'a>(policy: &'a Policy, context: &Context, balances: &[Balance]) -> Part<'a> {
+fn ask<'a>(
+    policy: &'a Policy,
+    context: &Context,
+    balances: &[Balance],
+    traced: impl Fn(&PolicyInfo) -> Span,
+) -> Part<'a> {
     let configured = policy.configured(&context.principal.owner);
     let (said, elapsed_us, fuel) = if concerned(policy, context) {
-        let here = span::policy(&policy.info.name, policy.info.mode.as_str());
+        let here = traced(&policy.info);
         here.in_scope(|| {
             let Evaluation { answer, elapsed_us, fuel, .. } = evaluated(policy, configured, context, balances);
             note_on_span(&here, &answer, fuel);
@@ -284,7 +297,7 @@ fn own_balances(policy: &Policy, configured: &Configured, balances: &[Balance]) 
 }
 
 /// Says on a policy's span what it said. Where nobody collects spans that one is none, and the current one another's.
-fn note_on_span(here: &tracing::Span, said: &Result<PolicyDecision, PolicyFault>, fuel: u64) {
+fn note_on_span(here: &Span, said: &Result<PolicyDecision, PolicyFault>, fuel: u64) {
     here.record(span::POLICY_FUEL, fuel);
     match said {
         Ok(decision) => {

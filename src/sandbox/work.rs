@@ -345,11 +345,18 @@ impl Work {
         }
         let span = span::step(plan, step.name);
         span.record(span::SANDBOX_ID, self.spec.id.to_string());
-        let act = tracing::Instrument::instrument(self.run(plan, step), span);
+        let act = async {
+            let outcome = tracing::Instrument::instrument(self.run(plan, step), span.clone()).await;
+            outcome.inspect_err(|error| span::failed(&span, &error.clone().into()))
+        };
         if step.paced {
             return Ok(act.await?);
         }
-        tokio::time::timeout(fault::within(STEP_TIMEOUT), act).await.map_err(|_| Broken::StepTimeout(step))??;
+        let in_time = tokio::time::timeout(fault::within(STEP_TIMEOUT), act).await;
+        in_time.map_err(|_| {
+            span::failed_with(&span, Code::CommandTimeout);
+            Broken::StepTimeout(step)
+        })??;
         Ok(())
     }
 

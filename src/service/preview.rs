@@ -1,5 +1,7 @@
 //! Says what would be decided about a call: the same facts, the same policies, and nothing is charged or done.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use serde_json::Value;
 
@@ -7,12 +9,12 @@ use super::Service;
 use super::approvals::{Agreed, Use};
 use super::facts::{self, Facts};
 use crate::admission::{Account, Gate};
-use crate::model::{
-    Code, Context, Decision, Failure, Mode, PolicyDecision, Preview, Previewed, Principal, RequestId, Said, Timestamp,
-    Verdict,
-};
-use crate::operation::{self, About, Asks};
+use crate::model::limits::EXTENSIONS_MAX;
+use crate::model::{Balance, Code, Context, Failure, Preview, Previewed, Principal, RequestId, Timestamp};
+use crate::operation::{self, About, Asks, Beside};
+use crate::policy::{Set, refused_under};
 use crate::sandbox::Selector;
+use crate::telemetry::span;
 
 #[async_trait]
 impl Preview for Service {
@@ -45,7 +47,8 @@ impl Preview for Service {
         let people = (&core, &*self.consents);
         let agreed = Agreed::to(&decision, &context, &arguments, people, Use::Look).await?;
         let gate = Gate { context: &context, decision: &decision, book: &*self.book, consents: &agreed };
-        let (warnings, mut refusal) = match prepared.foresee(&gate, &core, script.as_deref(), &self.commands).await {
+        let beside = Beside { core: &core, script: script.as_deref(), commands: &self.commands, preview: self };
+        let (warnings, mut refusal) = match prepared.foresee(&gate, &beside).await {
             Ok(warnings) => (warnings, None),
             Err(refusal) => (Vec::new(), Some(refusal)),
         };
@@ -61,29 +64,78 @@ impl Preview for Service {
         let acceptable = self.extensions_allowed(principal, profile).await?;
         Ok(self.core.installable(profile, acceptable, false).await)
     }
+
+    async fn offered_extensions(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {
+        let names = self.core.profile(profile)?.allowed_extensions();
+        let asked = self.making_of_sandboxes(principal, profile).await?;
+        let takes_all = |names: &Vec<String>| names.len() <= EXTENSIONS_MAX && asked.refusal_of(names).is_none();
+        let offered = span::extensions(names.len()).in_scope(|| match takes_all(&names) {
+            true => names,
+            false => asked.each_allowed(names),
+        });
+        Ok(self.core.installable(profile, offered, false).await)
+    }
+
+    async fn refused_extension(
+        &self,
+        principal: &Principal,
+        profile: &str,
+        name: &str,
+    ) -> Result<Option<Failure>, Failure> {
+        let asked = self.making_of_sandboxes(principal, profile).await?;
+        match asked.refusal_of(&[name.to_owned()]) {
+            Some(failure) if failure.code == Code::ExtensionNotAllowed => Ok(Some(failure)),
+            Some(fault) => Err(fault),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The making of a sandbox, about which the policies are asked with one extension after another.
+struct Asked {
+    set: Arc<Set>,
+    context: Context,
+    balances: Vec<Balance>,
+}
+
+impl Asked {
+    /// Returns what an enforced policy refuses the extensions with, or that it failed to answer.
+    fn refusal_of(&self, names: &[String]) -> Option<Failure> {
+        let mut context = self.context.clone();
+        context.requested.extensions = names.to_vec();
+        refused_under(&self.set.weigh(&context, &self.balances), Code::ExtensionNotAllowed)
+    }
+
+    /// Keeps the extensions that no policy refuses by themselves.
+    fn each_allowed(&self, names: Vec<String>) -> Vec<String> {
+        let refused = |name: &String| {
+            let refusal = self.refusal_of(std::slice::from_ref(name));
+            refusal.is_some_and(|failure| failure.code == Code::ExtensionNotAllowed)
+        };
+        names.into_iter().filter(|name| !refused(name)).collect()
+    }
 }
 
 impl Service {
     /// Returns the extensions that profile and policies allow, whatever the server has.
     async fn extensions_allowed(&self, principal: &Principal, profile: &str) -> Result<Vec<String>, Failure> {
         let names = self.core.profile(profile)?.allowed_extensions();
+        let asked = self.making_of_sandboxes(principal, profile).await?;
+        Ok(span::extensions(names.len()).in_scope(|| asked.each_allowed(names)))
+    }
+
+    /// Gathers what the policies are asked about extensions on: all that a sandbox may be made with, a statement may install.
+    async fn making_of_sandboxes(&self, principal: &Principal, profile: &str) -> Result<Asked, Failure> {
         let entry = operation::find(MAKES_SANDBOXES)?;
         let selector = Selector { profile: Some(profile.to_owned()), ..Selector::default() };
         // Without what is used so far: nothing is to be opened or started for it.
         let asks = Asks { about: About::Profile(selector), ..Asks::default() };
         let facts = Facts { core: &self.core, spec: entry.spec, principal, asks: &asks };
-        let mut context = facts.gather(RequestId::fresh(), Timestamp::now(), None).await?;
+        let context = facts.gather(RequestId::fresh(), Timestamp::now(), None).await?;
         let set = self.policies().await?.current()?;
         let account = Account::new(&context.principal, None);
         let balances = self.book.balances(&account, &set.buckets(&context), context.now)?;
-        let mut acceptable = Vec::new();
-        for name in names {
-            context.requested.extensions = vec![name.clone()];
-            if !refuses_the_extension(&set.decide(&context, &balances)) {
-                acceptable.push(name);
-            }
-        }
-        Ok(acceptable)
+        Ok(Asked { set, context, balances })
     }
 
     /// Names in a refusal of an extension those that would really be had: that profile and policies both allow, and the
@@ -101,13 +153,3 @@ impl Service {
 
 /// The operation that takes extensions.
 const MAKES_SANDBOXES: &str = "create_database";
-
-/// Returns whether a policy that counts refuses for the sake of the extension.
-fn refuses_the_extension(decision: &Decision) -> bool {
-    decision.reports.iter().filter(|report| report.mode == Mode::Enforce).any(|report| match &report.said {
-        Said::Decided(PolicyDecision { verdict: Verdict::Deny(denial), .. }) => {
-            denial.code == Code::ExtensionNotAllowed.as_str()
-        }
-        Said::Decided(_) | Said::NotConcerned | Said::Failed(_) => false,
-    })
-}

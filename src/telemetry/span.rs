@@ -7,7 +7,7 @@
 use tracing::Span;
 use tracing::field::Empty;
 
-use crate::model::{Failure, RequestId, Transport};
+use crate::model::{Code, Failure, RequestId, Transport};
 
 /// The target of a request's own span.
 pub const REQUEST_TARGET: &str = "pgsandbox::request";
@@ -65,6 +65,10 @@ pub const STATEMENT_FINGERPRINT: &str = "pgsandbox.statement.fingerprint";
 pub const STATEMENT_CLASS: &str = "pgsandbox.statement.class";
 /// The plan that a step belongs to.
 pub const PLAN_NAME: &str = "pgsandbox.plan.name";
+/// The major version of the managed cluster.
+pub const CLUSTER_MAJOR: &str = "pgsandbox.cluster.major";
+/// How many extensions the policies are asked about, one by one.
+pub const EXTENSION_COUNT: &str = "pgsandbox.extension.count";
 /// The step's name.
 pub const STEP_NAME: &str = "pgsandbox.step.name";
 
@@ -146,6 +150,23 @@ pub fn step(plan: &'static str, step: &'static str) -> Span {
     )
 }
 
+/// Opens the span in which a managed cluster is made or brought up: `init`, `start`.
+pub fn cluster(act: &'static str, major: u16) -> Span {
+    tracing::info_span!(
+        target: "pgsandbox::engine",
+        "cluster",
+        otel.name = format!("cluster {act}"),
+        otel.status_code = Empty,
+        { CLUSTER_MAJOR } = major,
+        { ERROR_TYPE } = Empty,
+    )
+}
+
+/// Opens the span in which the policies are asked which of so many extensions they would refuse.
+pub fn extensions(count: usize) -> Span {
+    tracing::info_span!(target: "pgsandbox::policy", "extensions", { EXTENSION_COUNT } = count)
+}
+
 /// Opens the span of one statement. `tag` is its leading keywords and `database` the sandbox's.
 pub fn statement(tag: &str, database: &str) -> Span {
     tracing::info_span!(
@@ -168,9 +189,14 @@ pub fn statement(tag: &str, database: &str) -> Span {
 
 /// Says on a span that what it covers failed, and with which code. The failure's text is not for traces.
 pub fn failed(span: &Span, failure: &Failure) {
-    span.record(ERROR_TYPE, failure.code.as_str());
-    span.record("otel.status_code", "ERROR");
+    failed_with(span, failure.code);
     if let Some(sqlstate) = failure.detail.as_ref().and_then(|detail| detail.sqlstate.as_deref()) {
         span.record(DB_RESPONSE_STATUS_CODE, sqlstate);
     }
+}
+
+/// The same where no more than the code is known.
+pub fn failed_with(span: &Span, code: Code) {
+    span.record(ERROR_TYPE, code.as_str());
+    span.record("otel.status_code", "ERROR");
 }

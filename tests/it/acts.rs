@@ -167,7 +167,7 @@ fn a_read_gives_the_reader_its_rights_again_within_its_time_and_not_where_a_poli
 
 #[test]
 fn a_statement_that_may_write_runs_to_its_end_wherever_its_effects_hide() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let make = "create table log (g int);
         create function lg(g int, n int) returns int language sql volatile as 'insert into log values (g) returning g';
@@ -196,7 +196,7 @@ fn a_statement_that_may_write_runs_to_its_end_wherever_its_effects_hide() {
 
 #[test]
 fn what_a_killed_command_left_half_made_is_taken_back_by_the_next_command() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut cli = Cli::new(&home);
     let killed = |key: &str| {
         let input = json!({"idempotencyKey": key}).to_string();

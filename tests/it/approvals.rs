@@ -371,7 +371,7 @@ pub(crate) fn account(name: &str) -> Option<(u32, u32)> {
 #[test]
 fn two_users_of_a_machine_share_a_profile_and_one_approves_what_the_other_asks() {
     let Some(agent) = account("nobody").filter(|_| rustix::process::geteuid().is_root()) else { return };
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let dir = home.path().join("shared");
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).unwrap();

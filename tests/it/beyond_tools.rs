@@ -103,7 +103,7 @@ fn looking_at_resources_starts_nothing() {
 
 #[test]
 fn nobody_is_shown_anothers_sandbox() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut ann = Stdio::start_with(&home, &[("PGSANDBOX_OWNER", "ann")], std::process::Stdio::inherit());
     let mut bob = Stdio::start_with(&home, &[("PGSANDBOX_OWNER", "bob")], std::process::Stdio::inherit());
     let id = made(&mut ann);
@@ -209,7 +209,7 @@ fn ended(stdio: &mut Stdio, task: &str) -> Value {
 
 #[test]
 fn a_long_call_becomes_a_task_for_a_client_that_knows_them() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut stdio = with_tasks(&home);
     // The first call makes a cluster, which may itself become one.
     let mut answer = stdio.request("tools/call", json!({"name": "create_database", "arguments": {}}));
@@ -252,7 +252,7 @@ fn a_long_call_becomes_a_task_for_a_client_that_knows_them() {
 
 #[test]
 fn a_client_that_knows_no_tasks_is_given_none() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut stdio = Stdio::start(&home);
     let id = made(&mut stdio);
     let slept = stdio.call("run_sql", &json!({"databaseId": id, "sql": "select pg_sleep(3), 'slept'"}));
@@ -264,7 +264,7 @@ fn a_client_that_knows_no_tasks_is_given_none() {
 
 #[test]
 fn digests_snapshots_and_templates_are_listed_read_and_completed_for_whose_they_are() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut ann = Stdio::start_with(&home, &[("PGSANDBOX_OWNER", "ann")], std::process::Stdio::inherit());
     let mut bob = Stdio::start_with(&home, &[("PGSANDBOX_OWNER", "bob")], std::process::Stdio::inherit());
     let id = made(&mut ann);

@@ -46,7 +46,7 @@ fn with_tables(home: &Home) -> Session {
 
 #[test]
 fn a_plan_runs_nothing_and_a_measured_run_is_taken_back() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = with_tables(&home);
     let reply = it.explain("select * from t where n = 3 -- the third", false);
     assert_eq!(top(&reply)["Node Type"], "Seq Scan");
@@ -86,7 +86,7 @@ fn a_plan_runs_nothing_and_a_measured_run_is_taken_back() {
 
 #[test]
 fn what_is_not_one_statement_with_a_plan_is_refused_by_name() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = with_tables(&home);
     for (sql, expected) in [
         ("", "single_statement_required"),
@@ -187,7 +187,7 @@ fn the_guard_decides_on_the_statement_and_not_on_its_explanation() {
 
 #[test]
 fn a_cancelled_explanation_leaves_nothing_running() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let mut other = Stdio::spawn_and_shake_hands_by_string_id(&home);
     let arguments = json!({"databaseId": it.id, "sql": "select pg_sleep(600)", "analyze": true});

@@ -64,17 +64,27 @@ pub(crate) fn own_cluster_with(settings: &str) -> Cluster {
 /// Returns every cluster there is to test with: the machine's own, and 18 where it is configured.
 pub(crate) fn clusters() -> Vec<&'static Cluster> {
     static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
-    let eighteen = EIGHTEEN.get_or_init(|| {
-        let bin_dir = std::env::var_os("PGSANDBOX_TEST_POSTGRES_18_BIN_DIR")?;
-        Some(start(&examine(bin_dir.into())))
-    });
-    std::iter::once(cluster()).chain(eighteen.as_ref()).collect()
+    let eighteen = || {
+        let eighteen = EIGHTEEN.get_or_init(|| {
+            let bin_dir = std::env::var_os("PGSANDBOX_TEST_POSTGRES_18_BIN_DIR")?;
+            Some(start(&examine(bin_dir.into())))
+        });
+        eighteen.as_ref()
+    };
+    std::thread::scope(|scope| {
+        let eighteen = scope.spawn(eighteen);
+        std::iter::once(cluster()).chain(eighteen.join().unwrap()).collect()
+    })
 }
 
 /// Starts a cluster of each major there is to test with, that no other test uses.
 pub(crate) fn own_clusters() -> Vec<Cluster> {
     let eighteen = std::env::var_os("PGSANDBOX_TEST_POSTGRES_18_BIN_DIR");
-    std::iter::once(installation()).chain(eighteen.map(|dir| examine(dir.into()))).map(|found| start(&found)).collect()
+    let found = std::iter::once(installation()).chain(eighteen.map(|dir| examine(dir.into())));
+    std::thread::scope(|scope| {
+        let starting: Vec<_> = found.map(|found| scope.spawn(move || start(&found))).collect();
+        starting.into_iter().map(|cluster| cluster.join().unwrap()).collect()
+    })
 }
 
 /// Returns the machine's own server.
@@ -129,11 +139,7 @@ impl Cluster {
         password: &str,
         database: &str,
     ) -> Result<Client, tokio_postgres::Error> {
-        let mut config = tokio_postgres::Config::new();
-        config.host("127.0.0.1").port(self.port).user(user).password(password).dbname(database);
-        let (client, connection) = config.connect(NoTls).await?;
-        tokio::spawn(connection);
-        Ok(client)
+        connect_to(self.port, user, password, database).await
     }
 
     /// Kills the server's main process and starts it again, as after a crash.
@@ -146,6 +152,14 @@ impl Cluster {
         }
         run_server(&self.bin_dir, &self.data, self.port, &self.settings).unwrap();
     }
+}
+
+async fn connect_to(port: u16, user: &str, password: &str, database: &str) -> Result<Client, tokio_postgres::Error> {
+    let mut config = tokio_postgres::Config::new();
+    config.host("127.0.0.1").port(port).user(user).password(password).dbname(database);
+    let (client, connection) = config.connect(NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
 }
 
 /// Says why this machine does not let a test try something.
@@ -190,25 +204,23 @@ fn start_with(installation: &Installation, settings: &str) -> Cluster {
     let data = dir.join("data");
     copy(&template(installation), &data);
     give_away(&data);
+    let port = run_on_some_port(&installation.bin_dir, &data, settings);
+    let bin_dir = installation.bin_dir.clone();
+    let settings = settings.to_owned();
+    Cluster { major: installation.major, port, bin_dir, data, settings, _watchdog: watchdog }
+}
+
+/// Starts a server on a port that is free, and returns the port.
+fn run_on_some_port(bin_dir: &Path, data: &Path, settings: &str) -> u16 {
     let mut started = Err(io::Error::other("no port"));
     for _ in 0..20 {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        started = run_server(&installation.bin_dir, &data, port, settings).map(|()| port);
+        started = run_server(bin_dir, data, port, settings).map(|()| port);
         if started.is_ok() {
             break;
         }
     }
-    let port = started.unwrap();
-    let bin_dir = installation.bin_dir.clone();
-    let settings = settings.to_owned();
-    let cluster = Cluster { major: installation.major, port, bin_dir, data, settings, _watchdog: watchdog };
-    block_on(async {
-        let admin = cluster.superuser("postgres").await;
-        let role = format!("CREATE ROLE {LIMITED} LOGIN CREATEDB CREATEROLE PASSWORD '{PASSWORD}'");
-        admin.batch_execute(&role).await.unwrap();
-        admin.batch_execute(&format!("CREATE DATABASE {LIMITED} OWNER {LIMITED}")).await.unwrap();
-    });
-    cluster
+    started.unwrap()
 }
 
 /// Starts a standby of a cluster, with everything that the cluster has by now.
@@ -222,15 +234,8 @@ pub(crate) fn standby_of(primary: &Cluster) -> Cluster {
     command.args(["-h", "127.0.0.1", "-p", &primary.port.to_string(), "-U", SUPERUSER, "-c", "fast", "-R", "-D"]);
     let output = command.arg(&data).env("PGPASSWORD", PASSWORD).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut started = Err(io::Error::other("no port"));
-    for _ in 0..20 {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        started = run_server(&primary.bin_dir, &data, port, &primary.settings).map(|()| port);
-        if started.is_ok() {
-            break;
-        }
-    }
-    let (port, bin_dir, settings) = (started.unwrap(), primary.bin_dir.clone(), primary.settings.clone());
+    let port = run_on_some_port(&primary.bin_dir, &data, &primary.settings);
+    let (bin_dir, settings) = (primary.bin_dir.clone(), primary.settings.clone());
     Cluster { major: primary.major, port, bin_dir, data, settings, _watchdog: watchdog }
 }
 
@@ -249,15 +254,16 @@ fn run_server(bin_dir: &Path, data: &Path, port: u16, settings: &str) -> io::Res
     Err(io::Error::other(fs::read_to_string(data.join("log")).unwrap_or_default()))
 }
 
-/// Returns what `initdb` makes, made once per machine and version.
+/// Returns what `initdb` makes and the other admin in it, made once per machine and version.
 fn template(installation: &Installation) -> PathBuf {
-    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("initdb-{}-2", installation.version));
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("initdb-{}-3", installation.version));
     let lock = File::create(kept.with_extension("lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     if kept.join("PG_VERSION").exists() {
         return kept;
     }
     let work = temp_dir();
+    let mut watchdog = watchdog(work.path());
     let data = work.path().join("data");
     let password_file = work.path().join("password");
     fs::DirBuilder::new().mode(0o700).create(&data).unwrap();
@@ -267,11 +273,30 @@ fn template(installation: &Installation) -> PathBuf {
     command.arg("-D").arg(&data).args(["-U", SUPERUSER, "-A", "scram-sha-256", "-E", "UTF8", "-N", "--locale=C"]);
     let output = command.arg("--pwfile").arg(&password_file).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    add_limited_admin(&installation.bin_dir, &data);
     let part = kept.with_extension("part");
     drop(fs::remove_dir_all(&part));
     copy(&data, &part);
     fs::rename(&part, &kept).unwrap();
+    // It has nothing to stop any more, and removes what is left.
+    drop(watchdog.stdin.take());
+    watchdog.wait().unwrap();
     kept
+}
+
+/// Starts a new cluster once, for its second admin.
+fn add_limited_admin(bin_dir: &Path, data: &Path) {
+    let port = run_on_some_port(bin_dir, data, "");
+    block_on(async {
+        let admin = connect_to(port, SUPERUSER, PASSWORD, "postgres").await.unwrap();
+        let role = format!("CREATE ROLE {LIMITED} LOGIN CREATEDB CREATEROLE PASSWORD '{PASSWORD}'");
+        admin.batch_execute(&role).await.unwrap();
+        admin.batch_execute(&format!("CREATE DATABASE {LIMITED} OWNER {LIMITED}")).await.unwrap();
+    });
+    let stopped =
+        as_server(&bin_dir.join("pg_ctl")).args(["stop", "-w", "-m", "fast", "-D"]).arg(data).output().unwrap();
+    assert!(stopped.status.success(), "{}", String::from_utf8_lossy(&stopped.stderr));
+    fs::remove_file(data.join("log")).unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {

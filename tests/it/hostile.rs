@@ -66,7 +66,7 @@ pub(crate) fn code(reply: &Value) -> &str {
 
 #[test]
 fn sql_of_any_size_and_shape_gets_a_typed_answer() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let nested = |open: &str, middle: &str, close: &str, n: usize| {
         format!("select {}{middle}{}", open.repeat(n), close.repeat(n))
@@ -115,7 +115,7 @@ fn sql_of_any_size_and_shape_gets_a_typed_answer() {
 
 #[test]
 fn results_of_any_size_are_cut_and_do_not_fill_memory() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     for more in [json!({"timeoutSeconds": 120}), json!({"timeoutSeconds": 120, "readonly": true})] {
         let reply = it.sql("select repeat('x', 500 * 1024 * 1024)", more);
@@ -151,7 +151,7 @@ fn results_of_any_size_are_cut_and_do_not_fill_memory() {
 
 #[test]
 fn sleep_ends_by_timeout_and_by_cancellation() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let reply = it.sql("select pg_sleep(600)", json!({"timeoutSeconds": 1}));
     it.check("pg_sleep", &reply, "statement_timeout");
@@ -269,7 +269,7 @@ const BYPASSES: &[&str] = &[
 
 #[test]
 fn every_known_bypass_is_refused_read_only_or_changes_nothing() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let fixture = "create table t (a int primary key); insert into t values (1), (2); create sequence s; \
         create function f() returns int language plpgsql as $$ begin insert into public.t values (7); return 1; end $$; \
@@ -304,7 +304,7 @@ fn every_known_bypass_is_refused_read_only_or_changes_nothing() {
 
 #[test]
 fn arguments_out_of_bounds_get_their_own_codes() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let (id, big) = (it.id.clone(), "x".repeat(1 << 20));
     let labels = |n: usize| (0..n).map(|n| (n.to_string(), json!("x"))).collect::<serde_json::Map<_, _>>();
@@ -386,7 +386,7 @@ type Fault = (i64, Option<u64>);
 
 #[test]
 fn lines_that_are_no_request_are_answered_or_passed_over_and_never_end_the_connection() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut stdio = Stdio::start(&home);
     let sql = |bytes: &[u8]| {
         let head =
@@ -520,7 +520,7 @@ fn every_revision_of_the_protocol_is_spoken() {
 
 #[test]
 fn no_literal_and_no_password_is_kept_or_shown_outside_the_sandbox() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let errors = home.path().join("stderr");
     let log = File::create(&errors).unwrap();
     let variables = [("PGSANDBOX_LOG", "trace,rmcp=trace,tokio_postgres=trace")];

@@ -140,7 +140,7 @@ fn changes(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) 
 
 #[test]
 fn what_must_be_refused_read_only_changes_nothing_and_reads_run() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut place = Place::new(&home);
     let before = place.state();
     assert!(before.len() > 30, "{before:#?}");
@@ -194,7 +194,7 @@ fn table(rows: &[(&str, &str, &str)]) -> BTreeMap<String, String> {
 
 #[test]
 fn the_state_that_is_compared_shows_every_kind_of_change() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut place = Place::new(&home);
     let mut before = place.state();
     let writes = [

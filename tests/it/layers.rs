@@ -11,7 +11,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("policy", &["model", "telemetry"]),
     ("policy/wasm", &["model", "policy"]),
     ("admission", &["model", "policy"]),
-    ("engine", &["model"]),
+    ("engine", &["model", "telemetry"]),
     ("store", &["model", "engine"]),
     ("secret", &["model"]),
     ("audit", &["model", "store"]),

@@ -58,6 +58,7 @@ mod sql;
 mod starved;
 mod states;
 mod surface;
+mod time_limits;
 mod told;
 mod toy_engine;
 mod unheard;

@@ -33,6 +33,15 @@ impl Home {
         home
     }
 
+    /// A fresh state directory whose cluster is made already, and has never served: making one is most of what a short test
+    /// would take, and is tried by tests of its own.
+    pub(crate) fn with_cluster() -> Self {
+        let home = Self::fresh();
+        let to = home.state().join("postgres");
+        copy_as_is(&made_cluster(), &to);
+        home
+    }
+
     /// Begins with the compiled policies of an earlier test: compiling them takes an unoptimised program some seconds,
     /// and is tried by tests of its own.
     fn take_compiled_policies(&self) {
@@ -41,8 +50,7 @@ impl Home {
         let lock = File::create(kept.with_extension("lock")).unwrap();
         lock.lock().unwrap();
         // Compiled code of another build is of no use to this one.
-        let program = fs::metadata(env!("CARGO_BIN_EXE_pgsandbox")).unwrap().modified().unwrap();
-        let stamp = format!("{program:?}");
+        let stamp = build();
         if fs::read_to_string(kept.join("stamp")).is_ok_and(|of| of == stamp) {
             copy_dir(&kept.join("state"), &self.state());
             return;
@@ -94,6 +102,46 @@ impl Home {
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).stdin(Pipe::null()).output().unwrap()
     }
+}
+
+/// Tells one build of the program from another.
+fn build() -> String {
+    format!("{:?}", fs::metadata(env!("CARGO_BIN_EXE_pgsandbox")).unwrap().modified().unwrap())
+}
+
+/// Returns the folder of a cluster that this build of the program made, made once per machine.
+fn made_cluster() -> PathBuf {
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("made-cluster");
+    let lock = File::create(kept.with_extension("lock")).unwrap();
+    lock.lock().unwrap();
+    let stamp = build();
+    if fs::read_to_string(kept.join("stamp")).is_ok_and(|of| of == stamp) {
+        return kept.join("postgres");
+    }
+    if kept.exists() {
+        fs::remove_dir_all(&kept).unwrap();
+    }
+    fs::create_dir_all(&kept).unwrap();
+    let home = Home::fresh();
+    for arguments in [["local", "init"], ["local", "stop"]] {
+        let done = home.run(&arguments);
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+    copy_as_is(&home.state().join("postgres"), &kept.join("postgres"));
+    for cluster in fs::read_dir(kept.join("postgres/postgres")).unwrap() {
+        // Each finds a port of its own, and keeps room of its own back on the disk.
+        for own in ["port", "data/pgsandbox.ballast"] {
+            fs::remove_file(cluster.as_ref().unwrap().path().join(own)).ok();
+        }
+    }
+    fs::write(kept.join("stamp"), stamp).unwrap();
+    kept.join("postgres")
+}
+
+/// Copies a folder with its owners: a cluster's data are another user's where tests run as root.
+fn copy_as_is(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args(["-a", "--reflink=auto"]).arg(from).arg(to).status().unwrap();
+    assert!(copied.success());
 }
 
 fn copy_dir(from: &Path, to: &Path) {

@@ -172,7 +172,7 @@ fn administered(home: &Home) -> usize {
 
 #[test]
 fn whoever_finds_a_managed_server_keeps_the_session_that_did() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut server = Stdio::start(&home);
     let made = server.call("create_database", &json!({}));
     let id = made["result"]["databaseId"].as_str().unwrap_or_else(|| panic!("{made:#}")).to_owned();

@@ -13,14 +13,14 @@ use crate::program::{Cli, Home, Stdio, Transport};
 
 #[test]
 fn scenarios_play_over_stdio() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut stdio = Stdio::start(&home);
     play_all(&mut stdio);
 }
 
 #[test]
 fn scenarios_play_on_the_command_line() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut cli = Cli::new(&home);
     play_all(&mut cli);
 }

@@ -14,7 +14,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// A home in which a command can be run, and a repository with one.
 fn home() -> (Home, String) {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let config = home.path().join("config.json");
     let confinement = if confines() { "required" } else { "available" };
     fs::write(&config, json!({"commands": {"confinement": confinement}}).to_string()).unwrap();

@@ -23,7 +23,7 @@ fn audited(home: &Home) -> String {
 
 #[test]
 fn where_in_the_servers_work_a_statement_failed_is_told_to_its_caller_alone() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let log = home.path().join("log");
     let errors = fs::File::create(&log).unwrap();
     let mut stdio = Stdio::start_with(&home, &[("PGSANDBOX_LOG", "trace")], errors.into());
@@ -63,7 +63,7 @@ fn where_in_the_servers_work_a_statement_failed_is_told_to_its_caller_alone() {
 
 #[test]
 fn a_long_context_is_cut_where_it_is_told() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let deep = "create function deep(n int) returns int language plpgsql as $$ begin if n = 0 then return 1 / n; end if; return deep(n - 1); end $$";
     assert_eq!(code(&it.sql(deep, json!({}))), "ok");
@@ -75,7 +75,7 @@ fn a_long_context_is_cut_where_it_is_told() {
 
 #[test]
 fn a_command_whose_statements_failed_on_the_way_does_not_end_as_one_that_succeeded() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let Session { stdio, id } = Session::start(&home);
     assert!(stdio.finish().success());
     let run =
@@ -99,7 +99,7 @@ fn a_command_whose_statements_failed_on_the_way_does_not_end_as_one_that_succeed
 
 #[test]
 fn sql_that_cannot_be_read_is_refused_with_its_place() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let mut check = |sql: &str, expected: Value| {
         let reply = it.sql(sql, json!({}));
@@ -120,7 +120,7 @@ fn sql_that_cannot_be_read_is_refused_with_its_place() {
 
 #[test]
 fn an_id_and_a_name_that_differ_are_told_apart_to_their_owner_alone() {
-    let home = Home::fresh().with("PGSANDBOX_OWNER", "ana");
+    let home = Home::with_cluster().with("PGSANDBOX_OWNER", "ana");
     let mut it = Session::start(&home);
     let other = it.stdio.call("create_database", &json!({"nameHint": "other"}))["result"].clone();
     let own_name = it.sql("select current_database()", json!({}))["result"]["resultSets"][0]["rows"][0][0].clone();
@@ -234,7 +234,7 @@ fn keys(of: &Value, at: &str, found: &mut BTreeSet<String>) {
 
 #[test]
 fn the_page_on_the_audit_log_has_every_key_of_its_lines() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let made = it.stdio.call(
         "create_database",

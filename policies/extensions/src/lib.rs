@@ -1,7 +1,7 @@
 //! Limits which extensions a new sandbox may ask for.
 //!
-//! It sees the `extensions` argument of the operations that make sandboxes. `CREATE EXTENSION` inside a sandbox is a
-//! statement like any other: there Postgres itself lets the owner role make trusted extensions and no others.
+//! It sees the `extensions` argument of the operations that make sandboxes. The program asks it the
+//! same about each extension that `CREATE EXTENSION` in `run_sql` names; what else installs, Postgres alone bounds.
 //!
 //! | setting | meaning |
 //! |---|---|

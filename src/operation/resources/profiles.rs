@@ -54,7 +54,7 @@ impl Kind for Profiles {
     async fn read(&self, call: &Call, grant: &Grant, name: &str) -> Result<Content, Failure> {
         let profile = call.core.profile(name)?;
         let settings = profile.settings();
-        let extensions = call.preview.acceptable_extensions(&grant.principal, profile.name()).await?;
+        let extensions = call.preview.offered_extensions(&grant.principal, profile.name()).await?;
         let told = json!({
             "name": profile.name(),
             "isDefault": profile.name() == call.core.default_profile(),

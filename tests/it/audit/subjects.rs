@@ -22,7 +22,7 @@ pub(crate) fn closed(home: &Home, reply: &Value) -> Value {
 
 #[test]
 fn a_line_names_every_sandbox_that_the_call_is_about() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut stdio = Stdio::start(&home);
     let mut call = |operation: &str, input: Value| {
         let reply = stdio.call(operation, &input);

@@ -28,7 +28,7 @@ impl Place {
     }
 
     pub(super) fn with_policy(host_command: &str) -> Self {
-        let home = Home::fresh();
+        let home = Home::with_cluster();
         let policies = home.path().join("policies.toml");
         fs::write(&policies, policies_with("host-command", host_command)).unwrap();
         let confinement = if confines() { "required" } else { "available" };

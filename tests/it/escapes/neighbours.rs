@@ -192,18 +192,22 @@ pub(super) fn sessions_whose_answers_nobody_takes_hold_up_no_removal(room: &mut 
         );
         let waits =
             format!("SELECT pid FROM pg_stat_activity WHERE pid = {} AND wait_event = 'ClientWrite'", pid.trim());
-        let (mut sent, mut rest) = (0, 0);
-        while room.superuser(room.admin, &waits).is_empty() || sent < times && rest == 0 {
-            let Some(bytes) = message.get(rest..).filter(|_| sent < times) else { continue };
-            match socket.write(bytes) {
-                Ok(written) if written == bytes.len() => (sent, rest) = (sent + 1, 0),
-                Ok(written) => rest += written,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    if !room.superuser(room.admin, &waits).is_empty() {
-                        break;
-                    }
+        // As much as goes in, until the server waits for what it has answered to be taken.
+        let messages = message.repeat(times);
+        let mut unsent = messages.as_slice();
+        loop {
+            match socket.write(unsent) {
+                Ok(written) if written > 0 => {
+                    unsent = &unsent[written..];
+                    continue;
                 }
+                // Nothing is left, or nothing more goes in.
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => panic!("{error}"),
+            }
+            if !room.superuser(room.admin, &waits).is_empty() {
+                break;
             }
         }
         let gone = room.victim.call("delete_database", &json!({"databaseId": id, "wait": true}));

@@ -27,7 +27,7 @@ fn check_create(stdio: &mut Stdio, more: &Value, expected: &str) {
 
 #[test]
 fn what_a_sandbox_is_made_with_is_taken_at_its_bounds_and_no_further() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut stdio = Stdio::start(&home);
     let labels = |n: usize| (0..n).map(|n| (format!("k{n}"), json!("v"))).collect::<Map<_, _>>();
     let text = |n: usize| "x".repeat(n);
@@ -64,7 +64,7 @@ fn what_a_sandbox_is_made_with_is_taken_at_its_bounds_and_no_further() {
 
 #[test]
 fn what_runs_and_what_comes_back_keeps_to_its_bounds() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let mut check = |sql: &str, more: Value, expected: &str| {
         let reply = it.sql(sql, more.clone());
@@ -132,7 +132,7 @@ fn what_runs_and_what_comes_back_keeps_to_its_bounds() {
 
 #[test]
 fn input_of_a_command_and_a_line_of_the_protocol_are_read_up_to_their_bounds() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let file = home.path().join("input.json");
     for (bytes, fits) in [((16 << 20) - 1, true), (16 << 20, true), ((16 << 20) + 1, false)] {
         std::fs::write(&file, format!("{{}}{}", " ".repeat(bytes - 2))).unwrap();
@@ -159,7 +159,7 @@ const SESSIONS: usize = 8;
 
 #[test]
 fn the_time_a_call_declares_covers_its_wait_for_a_session() {
-    let home = Home::fresh();
+    let home = Home::with_cluster();
     let mut it = Session::start(&home);
     let sleeping =
         "from pg_stat_activity where query like '%pg_sleep(555)%' and state = 'active' and pid <> pg_backend_pid()";

@@ -105,7 +105,8 @@ impl ManagedError {
         move |error| Self::Io { action, path: path.clone(), detail: error.to_string() }
     }
 
-    fn code(&self) -> Code {
+    /// Returns the code that the failure has.
+    pub(super) fn code(&self) -> Code {
         match self {
             Self::NotInstalled { major: Some(_), .. } | Self::DataVersion { .. } => Code::PostgresVersionUnavailable,
             Self::Full(_) => Code::Busy,

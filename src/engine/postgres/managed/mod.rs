@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use tracing::Instrument;
+
 pub use binaries::{BinarySettings, Installation, discover};
 pub(super) use conf::{DIRECT_ROLE, WITHHELD_ROLE};
 pub use error::ManagedError;
@@ -40,6 +42,7 @@ use super::admin::{AdminSession, CONNECTIONS_USED_UP, Chain, Login, LoginError};
 use super::{ChannelBinding, Credentials, Endpoint, Host};
 use crate::engine::Standing;
 use crate::model::{Secret, TlsMode, fault};
+use crate::telemetry::span;
 
 /// The superuser of managed clusters.
 pub const ADMIN_ROLE: &str = "pgsandbox_admin";
@@ -280,11 +283,14 @@ impl ManagedCluster {
         self.init_locked(&paths, &installation).await?;
         let user = user::cluster_user(&self.settings.run_as)?;
         let start = async || {
-            if !process::wait_for_other(&paths).await? {
-                process::clear_remains(&paths).await?;
-                process::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
-            }
-            self.come_up(&paths).await
+            let up = async {
+                if !process::wait_for_other(&paths).await? {
+                    process::clear_remains(&paths).await?;
+                    process::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
+                }
+                self.come_up(&paths).await
+            };
+            traced("start", paths.major, up).await
         };
         match start().await {
             Err(error) if ballast::give_up_for_start(&paths) => {
@@ -409,7 +415,7 @@ impl ManagedCluster {
             process::note_first(&self.settings.home)?;
             return Ok(false);
         }
-        process::init(paths, installation, user.as_ref()).await?;
+        traced("init", paths.major, process::init(paths, installation, user.as_ref())).await?;
         process::note_first(&self.settings.home)?;
         Ok(true)
     }
@@ -471,6 +477,20 @@ async fn check_serves(paths: &Paths, session: &AdminSession) -> Result<(), Login
         return Ok(());
     }
     Err(LoginError::Lost("another cluster's server answers".to_owned()))
+}
+
+/// Shows in a trace what takes most of a request's time where the cluster is not there yet.
+async fn traced<T>(
+    act: &'static str,
+    major: u16,
+    doing: impl Future<Output = Result<T, ManagedError>>,
+) -> Result<T, ManagedError> {
+    let here = span::cluster(act, major);
+    let outcome = doing.instrument(here.clone()).await;
+    if let Err(error) = &outcome {
+        span::failed_with(&here, error.code());
+    }
+    outcome
 }
 
 fn silent(paths: &Paths) -> ManagedError {
