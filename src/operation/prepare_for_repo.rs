@@ -131,9 +131,13 @@ impl Operation for PrepareForRepo {
     type Output = Prepared;
 
     fn check(&self) -> Result<(), Failure> {
-        for command in [&self.migration_command, &self.seed_command].into_iter().flatten() {
-            argv::check(command)?;
-            argv::check_recorded(command)?;
+        for (name, command) in [("migrationCommand", &self.migration_command), ("seedCommand", &self.seed_command)] {
+            let Some(command) = command else { continue };
+            argv::check(command).and_then(|()| argv::check_recorded(command)).map_err(|error| {
+                let mut failure = Failure::from(error);
+                failure.message = format!("`{name}`: {}", failure.message);
+                failure
+            })?;
         }
         check_url_names(self.database_url_env_names.as_deref().unwrap_or_default())?;
         // With a sandbox named, the version only selects.
@@ -191,6 +195,15 @@ impl Operation for PrepareForRepo {
             warnings.push(format!(
                 "its database URL is read from `{}`; record that with `databaseUrlEnvNames`, or give it with each command",
                 unrecorded.join("`, `")
+            ));
+        }
+        let unserved = call.core.profiles().iter().all(|profile| {
+            profile.known_major().is_some_and(|major| version.as_deref() != Some(major.to_string().as_str()))
+        });
+        if let Some(version) = version.as_deref().filter(|_| unserved) {
+            warnings.push(format!(
+                "no profile has Postgres {version}: validate_schema_change will not make a sandbox for the repository unless the call \
+                 names a version or profile that there is; `list_profiles` shows them"
             ));
         }
         let result = Prepared {
