@@ -177,7 +177,7 @@ fn an_account_has_the_room_of_its_next_states_before_the_disk_is_full() {
     assert_eq!(blocks(), first, "the second place was not set aside by the first charge");
     // An account that grows by a page has it set aside by then, as well.
     let grow = |count: u32| {
-        let bucket = |n| Bucket { name: format!("calls-{n}").into(), burst: 9, per_interval: 1, interval_ms: 60_000 };
+        let bucket = |n| Bucket { name: format!("calls-{n}"), burst: 9, per_interval: 1, interval_ms: 60_000 };
         let calls: Vec<_> =
             (0..count).map(|n| KeyedCharge { policy: "rate".into(), bucket: bucket(n), cost: 1 }).collect();
         (&book as &dyn Book).charge(&me(), &calls, NOW).unwrap();

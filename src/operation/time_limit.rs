@@ -74,7 +74,8 @@ impl<'a> TimeLimit<'a> {
 
     /// Says that nothing was begun for want of a session.
     pub(super) fn no_session(&self) -> Failure {
-        Failure::new(Code::CommandTimeout, format!("no session with the sandbox could be had within {}", self.said()))
+        let message = format!("no session with the sandbox could be had within {} ms, {}", self.ms(), self.set_by());
+        Failure::new(Code::CommandTimeout, message)
             .hint("nothing was run; close other connections to it, or call again later")
     }
 
@@ -98,13 +99,16 @@ impl<'a> TimeLimit<'a> {
     }
 
     fn said(&self) -> String {
-        let by = match (self.policy(), self.asked) {
+        format!("the limit of {} ms, {}", self.ms(), self.set_by())
+    }
+
+    fn set_by(&self) -> String {
+        match (self.policy(), self.asked) {
             (Some(limit), _) => format!("set by policy `{}`", limit.set_by),
             (None, Asked::For(_)) => "set by the call's `timeoutSeconds`".to_owned(),
             (None, Asked::Default(_)) => "the default of `timeoutSeconds`".to_owned(),
             (None, Asked::Always(_)) => "set by the program".to_owned(),
-        };
-        format!("the limit of {} ms, {by}", self.ms())
+        }
     }
 
     /// Says how more time is had.

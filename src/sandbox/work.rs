@@ -51,6 +51,11 @@ impl Broken {
             Self::Cancelled | Self::Store(_) | Self::Stopped(_) | Self::NotOurs => false,
         }
     }
+
+    /// Returns whether the server had no session left for a step.
+    fn is_for_want_of_a_session(&self) -> bool {
+        matches!(self, Self::Engine(EngineError::Crowded { .. }))
+    }
 }
 
 impl From<StoreError> for Broken {
@@ -122,6 +127,14 @@ impl Work {
             ));
             failure.retryable = true;
             return Err(failure);
+        }
+        if broken.is_for_want_of_a_session() {
+            // The caller has waited for one as long as anybody does, and taking back needs one as well.
+            self.let_go(&broken).await;
+            let left = "what was begun is taken back in the background";
+            let failure = Failure::from(broken);
+            let audit = failure.audit.as_ref().map_or_else(|| left.to_owned(), |audit| format!("{audit}; {left}"));
+            return Err(failure.audit(audit));
         }
         let mut failure = Failure::from(broken);
         if self.anew {

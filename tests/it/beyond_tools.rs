@@ -95,7 +95,7 @@ fn a_strange_cursor_is_refused_by_every_list() {
 
 #[test]
 fn looking_at_resources_starts_nothing() {
-    let home = Home::with_cluster();
+    let home = Home::fresh();
     let mut stdio = Stdio::start(&home);
     assert_eq!(uris(&mut stdio), ["pgsandbox://profiles/local"]);
     let read = stdio.request("resources/read", json!({"uri": "pgsandbox://profiles/local"}));

@@ -263,7 +263,7 @@ fn template(installation: &Installation) -> PathBuf {
         return kept;
     }
     let work = temp_dir();
-    let _watchdog = watchdog(work.path());
+    let mut watchdog = watchdog(work.path());
     let data = work.path().join("data");
     let password_file = work.path().join("password");
     fs::DirBuilder::new().mode(0o700).create(&data).unwrap();
@@ -278,6 +278,9 @@ fn template(installation: &Installation) -> PathBuf {
     drop(fs::remove_dir_all(&part));
     copy(&data, &part);
     fs::rename(&part, &kept).unwrap();
+    // It has nothing to stop any more, and removes what is left.
+    drop(watchdog.stdin.take());
+    watchdog.wait().unwrap();
     kept
 }
 

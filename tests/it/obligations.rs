@@ -26,7 +26,11 @@ const BUNDLED: [&str; 9] = [
 
 /// A state directory whose policies are those of a file.
 pub(crate) fn home_with_policy_file() -> Home {
-    let home = Home::with_cluster();
+    policy_file_in(Home::with_cluster())
+}
+
+/// Sets a state directory up so that its policies are those of a file.
+fn policy_file_in(home: Home) -> Home {
     let file = home.path().join("policies.toml");
     let home = home.with("PGSANDBOX_POLICIES", file.to_str().unwrap());
     write_policies(&home, &[]);
@@ -258,7 +262,7 @@ fn what_no_operation_can_do_is_refused() {
 
 #[test]
 fn consent_is_given_by_nobody_and_approval_not_by_who_asks() {
-    let home = home_with_policy_file();
+    let home = policy_file_in(Home::fresh());
     for (demand, expected, kind) in [
         (Obligation::Consent("may it?".into()), "consent_required", "consent"),
         (Obligation::Approval("dba".into()), "approval_required", "approval"),
@@ -274,7 +278,7 @@ fn consent_is_given_by_nobody_and_approval_not_by_who_asks() {
 
 #[test]
 fn labels_are_demanded_and_added() {
-    let home = home_with_policy_file();
+    let home = policy_file_in(Home::fresh());
     let mut guest = demanding(&[
         Obligation::RequireLabel("ticket".into()),
         Obligation::AddLabel { key: "team".into(), value: "blue".into() },

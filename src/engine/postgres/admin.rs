@@ -183,7 +183,7 @@ impl AdminSession {
         let stream = Watched::new(stream, patience.clone());
         let connected = config.connect_raw(stream, encrypted).await;
         let (client, connection) = connected.map_err(|error| {
-            let error = login_error(&error);
+            let error = login_error(&error, login.answer);
             // The driver does not say by kind why it cannot log in.
             if error == LoginError::Method && binds_or_fails(login) { LoginError::Unbound } else { error }
         })?;
@@ -234,12 +234,16 @@ fn startup_len(major: u16) -> usize {
     startup::startup_options(major, Purpose::Admin).len()
 }
 
-fn login_error(error: &tokio_postgres::Error) -> LoginError {
+fn login_error(error: &tokio_postgres::Error, patience: Duration) -> LoginError {
     if let Some(db) = error.as_db_error() {
         return LoginError::Refused { sqlstate: db.code().code().to_owned(), message: db.message().to_owned() };
     }
-    let io = error.source().is_some_and(|s| s.is::<io::Error>());
-    if io || error.is_closed() {
+    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    if io.is_some_and(|io| io.kind() == io::ErrorKind::TimedOut) {
+        // Somebody is there who says nothing, whichever of the two clocks is the first to notice.
+        return LoginError::Net(NetError::Timeout(patience));
+    }
+    if io.is_some() || error.is_closed() {
         return LoginError::Lost(Chain(error).to_string());
     }
     LoginError::Method
@@ -338,6 +342,28 @@ mod tests {
         assert!(matches!(refused("57P03").within("p", "u"), EngineError::Unreachable { .. }));
         assert!(matches!(refused("3D000").within("p", "u"), EngineError::Refused { .. }));
         assert!(matches!(refused("53300").within("p", "u"), EngineError::Crowded { .. }));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_says_nothing_is_silent_whichever_clock_notices_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(directory.path().join(".s.PGSQL.1")).unwrap();
+        let endpoint = Endpoint {
+            host: super::super::endpoint::Host::Unix(directory.path().to_owned()),
+            port: 1,
+            tls: crate::model::TlsMode::Disable,
+            ca_file: None,
+            address: None,
+            binding: ChannelBinding::Disable,
+        };
+        let credentials = Credentials { user: "u".into(), password: None };
+        let short = Duration::from_millis(30);
+        for (timeout, answer) in [(short, short * 100), (short * 100, short), (short, short)] {
+            let login = Login { endpoint: &endpoint, credentials: &credentials, database: "d", timeout, answer };
+            let error = AdminSession::open(&login, Some(15)).await.err().unwrap();
+            assert!(error.is_silence(), "{error:?}");
+        }
+        drop(listener);
     }
 
     #[test]
