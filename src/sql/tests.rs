@@ -245,6 +245,8 @@ fn relations_are_found_with_what_is_done_to_them() {
         ("#p #t", "ALTER TABLE ONLY t ATTACH PARTITION p FOR VALUES FROM ('a') TO ('b')"),
         ("#public.i #public.t", "CREATE INDEX i ON public.t (a)"),
         ("#c #p", "CREATE TABLE c PARTITION OF p FOR VALUES IN (1)"),
+        // Its rows are the parent's.
+        ("#a.p #c", "CREATE TABLE c () INHERITS (a.p)"),
         ("#s", "ALTER SEQUENCE s RESTART"),
         ("#s", "CREATE SEQUENCE IF NOT EXISTS s START WITH 1"),
         ("#t", "COMMENT ON COLUMN t.a IS 'x'"),

@@ -253,7 +253,7 @@ fn add_granted(objects: Option<&GrantObjects>, walk: &mut Walk) {
 
 fn add_table_parts(table: &CreateTable, walk: &mut Walk) {
     for parent in table.inherits.iter().flatten() {
-        walk.relation(parent, Access::Reads);
+        walk.relation(parent, Access::Defines);
     }
     if let Some(CreateTableLikeKind::Parenthesized(like) | CreateTableLikeKind::Plain(like)) = &table.like {
         walk.relation(&like.name, Access::Reads);
