@@ -670,5 +670,5 @@ fn a_file_in_the_directorys_place_is_refused() {
 
 #[test]
 fn a_key_without_a_name_has_a_place_that_is_seen() {
-    check_file(r#"{"": 1}"#, &[("\"\"", "is not known")]);
+    check_file(r#"{"": 1}"#, &[("\"\"", "is not known; there are `defaultProfile`, ")]);
 }

@@ -59,5 +59,6 @@ mod surface;
 mod time_limits;
 mod told;
 mod toy_engine;
+mod values;
 mod versions;
 mod wire;
