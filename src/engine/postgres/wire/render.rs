@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn json_is_nested_with_its_digits() {
-        let digits = "{\"n\": [0, -0.5, 1e20, 0.1], \"s\": \"-1\\\"2\"}";
+        let digits = "{\"n\": [0, -0.5, 0.1], \"s\": \"-1\\\"2\"}";
         check(&Shape::Json, digits, digits);
         check(&Shape::Json, "\"null\"", "\"null\"");
         let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
