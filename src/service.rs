@@ -134,6 +134,9 @@ impl Service {
         let mut outcome = self.attempt(&request, &trail).await;
         if let (Err(failure), Some(context)) = (&mut outcome, trail.context()) {
             self.name_acceptable_extensions(context, failure).await;
+            if let (Some(server), Some(sandbox)) = (&context.server, &context.sandbox) {
+                self.core.blame_others(&server.profile, &sandbox.name, failure).await;
+            }
         }
         if let Err(failure) = &outcome {
             // What one sandbox has taken from all is freed by now for the next call.

@@ -268,8 +268,15 @@ pub trait Engine: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Makes room for other programs that ask for it, where it is known here who has taken all.
+    /// Makes room for other programs that ask for it, where it is known here who has taken all; sees to it that it is known as
+    /// soon as the server runs. Starts nothing.
     async fn relieve_others(&self) {}
+
+    /// Makes room where other sandboxes than that of `database` have taken what all of the server's share. Returns whether they
+    /// had; `false` where it cannot be told.
+    async fn relieve_of_others(&self, _database: &str) -> bool {
+        false
+    }
 
     /// Lets a sandbox's roles in again, as they were made.
     async fn let_in(&self, _sandbox: &SandboxSpec) -> Result<(), EngineError> {

@@ -263,6 +263,7 @@ impl Operation for RunSql {
         let input = permit.input();
         let looked = async {
             let mut work = Work::new(input, &script, &call.database)?;
+            work.core = permit.grant().profile.as_deref().map(|profile| (&call.core, profile));
             work.barred = input.barred(&script, &call.core, &*call.preview, permit.grant()).await?;
             input.refuse_barred(&work.barred)?;
             name_acceptable_extensions(&mut work.barred, call, permit.grant()).await;
@@ -338,6 +339,8 @@ impl Operation for RunSql {
 /// A call's statements with everything needed to run them.
 struct Work<'a> {
     database: &'a str,
+    /// With the profile's name: knows what others have done. Absent where nothing is run.
+    core: Option<(&'a Core, &'a str)>,
     input: &'a RunSql,
     script: &'a Script,
     params: Vec<Param>,
@@ -388,6 +391,7 @@ impl<'a> Work<'a> {
         }
         Ok(Self {
             database,
+            core: None,
             input,
             script,
             params,
@@ -443,6 +447,9 @@ impl<'a> Work<'a> {
                     results.add_notices(session.take_notices(), 0, &mut bytes_left);
                     failure.detail_mut().statement_index = Some(index);
                     let mut failure = self.input.on_line(failure, statement);
+                    if let Some((core, profile)) = self.core {
+                        core.blame_others(profile, self.database, &mut failure).await;
+                    }
                     span::failed(&span, &failure);
                     if failure.code == Code::PermissionDenied && self.read_only && failure.hint.is_none() {
                         failure.hint = Some(denied_to_reader(self.input.demands.read_only_by.as_deref()));

@@ -8,11 +8,13 @@ use std::time::Duration;
 use super::upkeep::Steward;
 use super::{Core, Profile};
 use crate::engine::{DISK_FULL_HINT, STARVED};
-use crate::model::{Code, Failure, fault};
+use crate::model::{Code, Failure, SandboxKind, fault};
 use crate::store::{Find, State};
 
 /// Where less than so much of the sandboxes' disk is free, nothing is written to it but what frees some.
 const DISK_BYTES_MIN: u64 = 64 << 20;
+/// What to do where others have taken what all share.
+const STARVED_HINT: &str = "sessions of theirs were ended to make room; call again";
 /// How often a managed server's disk is looked at: one sandbox may fill what is left of it in seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -28,7 +30,9 @@ pub(super) async fn filled_up(profile: &Profile, was_full: &mut bool) {
     }
 }
 
-/// Makes room for programs that cannot tell themselves who has taken what all share, for ever.
+/// Makes room for programs that cannot tell themselves who has taken what all share, for ever. Who watches has to be there
+/// before anybody takes it: from when the server runs, also in a program that had no call yet. Neither is the server started
+/// for it nor the profile opened.
 pub(super) async fn relieves_others(profile: &Profile) {
     loop {
         profile.engine.relieve_others().await;
@@ -69,7 +73,8 @@ impl Core {
         for database in profile.engine.keep_watch().await {
             let let_in = async {
                 match profile.store.find(&Find::Name(database.clone())).await? {
-                    Some(sandbox) if sandbox.state == State::Ready => {
+                    // Nobody logs in to a template.
+                    Some(sandbox) if sandbox.state == State::Ready && sandbox.kind == SandboxKind::Sandbox => {
                         let spec = self.spec(profile, &sandbox).await?;
                         profile.engine.let_in(&spec).await.map_err(Failure::from)
                     }
@@ -85,10 +90,26 @@ impl Core {
         }
     }
 
+    /// Says that a statement found no room because others have taken it, where that is so and can be told, and makes room. What
+    /// a sandbox has taken itself stays its own doing.
+    pub async fn blame_others(&self, profile: &str, database: &str, failure: &mut Failure) {
+        if failure.code != Code::SqlFailed || sqlstate(failure) != Some(STARVED) {
+            return;
+        }
+        let Ok(profile) = self.profile(profile) else { return };
+        if !profile.engine.relieve_of_others(database).await {
+            return;
+        }
+        failure.code = Code::Busy;
+        failure.message =
+            "other sandboxes had taken what the server has for locks; the statement was not carried out".to_owned();
+        failure.hint = Some(STARVED_HINT.to_owned());
+        failure.retryable = true;
+    }
+
     /// Makes room on managed servers after a failure that says that one had none left for anybody.
     pub async fn relieve_after(&self, failure: &Failure) {
-        let sqlstate = failure.detail.as_ref().and_then(|detail| detail.sqlstate.as_deref());
-        if sqlstate != Some(STARVED) {
+        if sqlstate(failure) != Some(STARVED) {
             return;
         }
         for profile in self.profiles().iter().filter(|profile| profile.managed()) {
@@ -97,4 +118,8 @@ impl Core {
             }
         }
     }
+}
+
+fn sqlstate(failure: &Failure) -> Option<&str> {
+    failure.detail.as_ref()?.sqlstate.as_deref()
 }

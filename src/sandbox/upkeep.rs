@@ -70,11 +70,19 @@ impl Core {
     /// Fails if the core is about to stop.
     pub fn start_upkeep(&self, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) -> Result<(), Failure> {
         for profile in self.profiles() {
+            if profile.managed() {
+                // Beside the rounds of upkeep, which may wait themselves for the room that is to be made.
+                drop(self.spawn(self.clone().watch(Arc::clone(profile)))?);
+            }
             // Each on its own, so that one that is down does not hold up the others.
             let tending = self.clone().tend(Arc::clone(profile), authority.clone(), Arc::clone(&audit));
             drop(self.spawn(tending)?);
         }
         Ok(())
+    }
+
+    async fn watch(self, profile: Arc<Profile>) {
+        self.inner().stopping.run_until_cancelled(relieves_others(&profile)).await;
     }
 
     async fn tend(self, profile: Arc<Profile>, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) {
@@ -100,7 +108,6 @@ impl Core {
                     () = tokio::time::sleep(fault::every(INTERVAL)) => {}
                     () = self.inner().opened.notified() => {}
                     () = filled_up(&profile, &mut was_full), if is_there => {}
-                    () = relieves_others(&profile), if is_there => {}
                 }
             };
             if stopping.run_until_cancelled(pause).await.is_none() {

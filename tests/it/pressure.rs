@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 
 use super::harness::{Cluster, block_on, own_cluster_with};
 use super::lifecycle_postgres::{core, run};
-use super::program::{Cli, Home, Stdio, Transport as _};
+use super::program::{Cli, Home, Stdio, Transport};
 use super::toy_engine::{any_permit, create};
 
 /// Of these the server keeps three for its superuser.
@@ -22,7 +22,7 @@ const CONNECTIONS: usize = 15;
 /// Calls at once.
 const CALLS: usize = 20;
 /// Long enough for anything here.
-const WAIT: Duration = Duration::from_secs(60);
+pub(super) const WAIT: Duration = Duration::from_secs(60);
 
 /// Calls at once, in both sandboxes and as both roles.
 async fn calls(core: &Core, ids: [pgsandbox::model::SandboxId; 2]) -> Vec<Result<i32, Failure>> {
@@ -92,7 +92,7 @@ async fn calls_wait_for_a_connection_and_are_told_to_come_back_if_none_comes() {
 }
 
 /// Logs in to a sandbox as its owner, by what the program says of it.
-async fn log_in(url: &str) -> Result<Client, tokio_postgres::Error> {
+pub(super) async fn log_in(url: &str) -> Result<Client, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
     Ok(client)
@@ -138,18 +138,18 @@ const TAKERS: usize = 18;
 /// Within this calls of others go on.
 const SOON: Duration = Duration::from_secs(20);
 
-fn made(reply: &Value) -> Value {
+pub(super) fn made(reply: &Value) -> Value {
     assert_eq!(reply["ok"], true, "{reply:#}");
     reply["result"]["databaseId"].clone()
 }
 
-fn url_of(server: &mut Stdio, id: &Value) -> String {
+pub(super) fn url_of(server: &mut impl Transport, id: &Value) -> String {
     let reply = server.call("get_connection_string", &json!({"databaseId": id, "includeCredentials": true}));
     reply["result"]["connectionString"].as_str().unwrap_or_else(|| panic!("{reply:#}")).to_owned()
 }
 
-/// Waits until a managed cluster's admin has a session that can tell who holds the locks: its last statement says so.
-async fn wait_for_the_watch(home: &Home) {
+/// Logs in to a managed cluster as its admin.
+pub(super) async fn admin(home: &Home) -> Client {
     let cluster = cluster_of(home);
     let read = |name: &str| fs::read_to_string(cluster.join(name)).unwrap().trim().to_owned();
     let mut config = tokio_postgres::Config::new();
@@ -157,6 +157,12 @@ async fn wait_for_the_watch(home: &Home) {
     config.user("pgsandbox_admin").password(read("admin-password"));
     let (admin, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
+    admin
+}
+
+/// Waits until a managed cluster's admin has a session that can tell who holds the locks: its last statement says so.
+pub(super) async fn wait_for_the_watch(home: &Home) {
+    let admin = admin(home).await;
     let watches = "SELECT 1 FROM pg_stat_activity WHERE query ~ 'pg_lock_status' AND pid <> pg_backend_pid()";
     let until = Instant::now() + WAIT;
     while admin.query(watches, &[]).await.unwrap().is_empty() {
@@ -201,25 +207,20 @@ fn who_holds_the_locks_is_ended_and_not_whose_session_is_largest() {
     assert!(server.finish().success());
 }
 
-fn cluster_of(home: &Home) -> PathBuf {
+pub(super) fn cluster_of(home: &Home) -> PathBuf {
     let mut clusters =
         fs::read_dir(home.state().join("postgres/postgres")).unwrap().flatten().map(|entry| entry.path());
     clusters.find(|path| path.join("admin-password").exists()).unwrap()
 }
 
-#[test]
-fn a_sandbox_that_takes_all_locks_again_is_kept_out_for_a_while() {
-    let home = Home::fresh();
-    let (mut server, mut cli) = (Stdio::start(&home), Cli::new(&home));
-    let [taker, other, gone] =
-        ["taker", "other", "gone"].map(|name| made(&server.call("create_database", &json!({"nameHint": name}))));
-    let url = url_of(&mut server, &taker);
-    block_on(wait_for_the_watch(&home));
+/// Takes all locks of a server as a sandbox' owner, by many sessions, each of which comes back when it is ended; until what is
+/// returned is shut down.
+pub(super) fn take_again_and_again(url: &str) -> tokio::runtime::Runtime {
     let takes = "DO $$ DECLARE k int := 0; BEGIN LOOP BEGIN LOOP PERFORM pg_advisory_lock(pg_backend_pid(), k); \
                  k := k + 1; END LOOP; EXCEPTION WHEN OTHERS THEN NULL; END; PERFORM pg_sleep(0.005); END LOOP; END $$";
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     for _ in 0..TAKERS {
-        let url = url.clone();
+        let url = url.to_owned();
         runtime.spawn(async move {
             // As fast as a program is started for it.
             let mut pace = tokio::time::interval(Duration::from_millis(20));
@@ -231,6 +232,18 @@ fn a_sandbox_that_takes_all_locks_again_is_kept_out_for_a_while() {
             }
         });
     }
+    runtime
+}
+
+#[test]
+fn a_sandbox_that_takes_all_locks_again_is_kept_out_for_a_while() {
+    let home = Home::fresh();
+    let (mut server, mut cli) = (Stdio::start(&home), Cli::new(&home));
+    let [taker, other, gone] =
+        ["taker", "other", "gone"].map(|name| made(&server.call("create_database", &json!({"nameHint": name}))));
+    let url = url_of(&mut server, &taker);
+    block_on(wait_for_the_watch(&home));
+    let runtime = take_again_and_again(&url);
     let write = json!({"databaseId": other, "sql": "CREATE TABLE IF NOT EXISTS t (n int); INSERT INTO t VALUES (1)"});
     let until = Instant::now() + SOON;
     let held_off = cluster_of(&home).join("held-off");

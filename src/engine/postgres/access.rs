@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
+use super::managed::Why;
 use super::server::{PostgresServer, Reach};
 use super::steps::{Work, is_contention, login_options};
 use super::{Auth, Credentials, SandboxSession, SessionTarget, WireError, scram, startup};
@@ -129,12 +130,19 @@ async fn is_narrowed(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result
 /// # Errors
 /// Says that there is no such sandbox if its database is gone, as its owner may drop it.
 pub(super) async fn repair(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<(), EngineError> {
-    if server.managed().is_some_and(|managed| managed.is_held_off(&spec.names.database)) {
-        let text = format!(
-            "sandbox `{}` is kept out for some minutes: its sessions took every lock of the server, again and again",
-            spec.names.database
-        );
-        let failure = Failure::new(Code::Busy, text).hint("take fewer locks in one transaction, and call again later");
+    if let Some(why) = server.managed().and_then(|managed| managed.is_held_off(&spec.names.database)) {
+        let (took, hint) = match why {
+            Why::Locks => (
+                "its sessions took every lock of the server, again and again",
+                "take fewer locks in one transaction, and call again later",
+            ),
+            Why::Catalogues => (
+                "it had filled the catalogues that all databases of the server share",
+                "write short comments on the database and short settings of it and its roles, and call again later",
+            ),
+        };
+        let text = format!("sandbox `{}` is kept out for some minutes: {took}", spec.names.database);
+        let failure = Failure::new(Code::Busy, text).hint(hint);
         return Err(EngineError::Known(Box::new(failure)));
     }
     let work = Work::new(server, spec).await?;

@@ -10,7 +10,7 @@ use super::server::{PostgresServer, ServerSource};
 use super::steps::{self, Work};
 use super::{
     CatalogueSession, ChannelBinding, CloneJob, Host, InFile, RestoreJob, SandboxSession, Wanted, access, catalog,
-    direct, discover, dump, extensions, health, managed, names, verify,
+    direct, discover, dump, extensions, health, managed, names, shared, verify,
 };
 use crate::engine::{
     ConnectionInfo, Contents, DeleteSteps, Engine, EngineError, ExtensionInfo, Found, SandboxSpec, ServerInfo,
@@ -164,12 +164,22 @@ impl Engine for PostgresEngine {
     async fn keep_watch(&self) -> Vec<String> {
         let Some(managed) = self.server.managed() else { return Vec::new() };
         managed.keep_watch().await;
+        if let Err(error) = shared::keep_small(&self.server).await {
+            tracing::warn!(profile = self.server.settings().profile, %error, "what all databases share is not looked after now");
+        }
         managed.let_in_again()
     }
 
     async fn relieve_others(&self) {
         if let Some(managed) = self.server.managed() {
             managed.relieve_others().await;
+        }
+    }
+
+    async fn relieve_of_others(&self, database: &str) -> bool {
+        match self.server.managed() {
+            Some(managed) => managed.relieve_of_others(database).await,
+            None => false,
         }
     }
 

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::admin::{AdminSession, refused};
-use super::managed::{ManagedCluster, discover, dump_tools, to_install};
+use super::managed::{ManagedCluster, Why, discover, dump_tools, to_install};
 use super::server::PostgresServer;
+use super::shared::Sizes;
 use super::verify::{check, judge, warn_unless};
 use crate::engine::{EngineError, because, metadata_owner, metadata_right};
 use crate::model::{Check, CheckStatus, Failure};
@@ -130,11 +131,20 @@ async fn cluster_runs(cluster: &ManagedCluster, checks: &mut Vec<Check>) -> bool
     };
     let state = if status.running { CheckStatus::Ok } else { CheckStatus::Skipped };
     checks.push(check("postgres.cluster", state, &detail, None));
-    let held_off: Vec<String> = cluster.held_off().iter().map(|database| format!("`{database}`")).collect();
-    if !held_off.is_empty() {
-        let detail = format!("kept out for some minutes, as sessions took every lock again: {}", held_off.join(", "));
-        let remedy = "it ends by itself; delete the sandbox if it does so again";
+    let held_off = |why: Why| {
+        let those = cluster.held_off().into_iter().filter(|(_, of)| *of == why);
+        let names: Vec<String> = those.map(|(database, _)| format!("`{database}`")).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let remedy = "it ends by itself; delete the sandbox if it does so again";
+    if let Some(names) = held_off(Why::Locks) {
+        let detail = format!("kept out for some minutes, as sessions took every lock again: {names}");
         checks.push(check("postgres.locks", CheckStatus::Warn, &detail, Some(remedy)));
+    }
+    if let Some(names) = held_off(Why::Catalogues) {
+        let detail =
+            format!("kept out for some minutes, as they filled the catalogues that all databases share: {names}");
+        checks.push(check("postgres.kept-out", CheckStatus::Warn, &detail, Some(remedy)));
     }
     status.running
 }
@@ -214,6 +224,13 @@ async fn inside(server: &Arc<PostgresServer>, session: &AdminSession) -> Result<
     let remedy = "set it to 0 unless something needs it: a prepared transaction outlives its session";
     let prepared = warn_unless("postgres.prepared-transactions", prepared == 0, &detail, remedy);
     let mut checks = vec![public, connections, prepared];
+    if server.managed().is_some() {
+        let sizes = Sizes::read(session, &server.settings().profile).await?;
+        let detail = format!("{} MiB lie in the catalogues that all databases share", sizes.bytes >> 20);
+        let remedy = "a running server makes them smaller and keeps out whose they are; if they stay so, look for long comments on \
+                      databases, long settings of roles, and transactions that are open for long";
+        checks.push(warn_unless("postgres.shared-catalogues", !sizes.is_too_much(), &detail, remedy));
+    }
     // A managed cluster's metadata has a database of its own, made with it.
     if server.managed().is_none() {
         checks.push(metadata(server, session).await?);

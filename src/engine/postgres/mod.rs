@@ -15,6 +15,7 @@ mod names;
 pub(crate) mod net;
 mod scram;
 mod server;
+mod shared;
 mod startup;
 mod steps;
 mod url;

@@ -1,9 +1,14 @@
 //! Masks: what is replaced is nowhere in the copy, and what cannot be masked is refused before anything is made.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
 use serde_json::json;
 
 use super::{Setup, reader_url, rows, source};
 use crate::harness;
+use crate::program::{Cli, Home, Transport};
 
 const PEOPLE: &str = "
     CREATE TABLE people (id int PRIMARY KEY, mail varchar(40) NOT NULL UNIQUE, name text, phone text, born date, salary int,
@@ -22,6 +27,52 @@ const PEOPLE: &str = "
     CREATE POLICY everybody ON people USING (true);
     ALTER ROLE reader BYPASSRLS;
 ";
+
+#[test]
+fn what_is_masked_is_in_no_file_of_a_managed_server() {
+    let cluster = harness::cluster();
+    source(
+        cluster,
+        "walled_source",
+        "",
+        "CREATE TABLE t (id int PRIMARY KEY, mail text, note text); \
+         INSERT INTO t SELECT n, 'Unmasked' || 'word' || n, repeat('Unmasked' || 'note', 20) FROM generate_series(1, 20000) n",
+    );
+    let home = Home::fresh();
+    let config = json!({
+        "profiles": [{"name": "local", "managedLocal": true}],
+        "sources": [{"name": "walled", "url": reader_url(cluster, "walled_source")}],
+    });
+    let path = home.path().join("config.json");
+    fs::write(&path, config.to_string()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    let home = home.with("PGSANDBOX_CONFIG", &path);
+    let mask = |column: &str, with: &str| json!({"table": "t", "column": column, "with": with});
+    let wish = json!({"source": "walled", "mask": [mask("mail", "hash"), mask("note", "null")]});
+    let reply = Cli::new(&home).call("clone_database", &wish);
+    assert_eq!(reply["ok"], true, "{reply:#}");
+    let holding: Vec<_> = files_below(home.path())
+        .into_iter()
+        .filter(|file| {
+            let bytes = fs::read(file).unwrap_or_default();
+            [&b"Unmaskedword"[..], b"Unmaskednote"].iter().any(|word| bytes.windows(word.len()).any(|w| w == *word))
+        })
+        .collect();
+    assert!(holding.is_empty(), "{holding:?}");
+}
+
+fn files_below(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => files.extend(files_below(&entry.path())),
+            Ok(kind) if kind.is_file() => files.push(entry.path()),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    files
+}
 
 #[test]
 fn what_is_masked_is_nowhere_in_the_copy() {

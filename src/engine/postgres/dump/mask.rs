@@ -5,13 +5,15 @@
 //! hashes are made by the server in a temporary table, and are gone with the transaction: they are in no statement and no log.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tokio_postgres::types::{ToSql, Type};
 
 use super::job::{CloneJob, ClonePlan, DemandedMask, Mask, MaskWith, TableName};
 use super::known;
 use crate::engine::EngineError;
-use crate::engine::postgres::admin::{AdminSession, ident, refused_unquoted};
+use crate::engine::postgres::admin::{AdminSession, ident, refused, refused_unquoted};
+use crate::engine::postgres::server::PostgresServer;
 use crate::model::{Code, Failure, ObligationKind};
 
 /// Where the keys are while values are replaced.
@@ -269,6 +271,19 @@ fn letters(text: &str) -> String {
         "(SELECT pg_catalog.convert_from(pg_catalog.substr(pg_catalog.varbit_send(CAST({replaced} AS pg_catalog.varbit)), 5), 'UTF8') \
          FROM ({places}) a)"
     )
+}
+
+/// Sees that a managed server's write-ahead log holds the values no more that were replaced: it is not copied to anywhere, and
+/// removes what it has no use for at its next checkpoint.
+pub(super) async fn forget(server: &Arc<PostgresServer>) -> Result<(), EngineError> {
+    if server.managed().is_none() {
+        return Ok(());
+    }
+    let failed = refused("write the masked copy down", &server.settings().profile);
+    let session = server.admin_session().await?;
+    session.query_typed("SELECT pg_catalog.pg_switch_wal()::text", &[]).await.map_err(&failed)?;
+    session.execute("CHECKPOINT", &[]).await.map_err(&failed)?;
+    Ok(())
 }
 
 /// Replaces the values, and writes the tables anew.

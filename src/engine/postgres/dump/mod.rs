@@ -180,7 +180,8 @@ async fn copy_unbounded(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &
     mask::apply(&session, &server.settings().profile, job, plan).await?;
     drop(session);
     door.open().await?;
-    failure::judge(restore(Restore::AfterMasks).await, from, into, job)
+    failure::judge(restore(Restore::AfterMasks).await, from, into, job)?;
+    mask::forget(server).await
 }
 
 fn known(failure: Failure) -> EngineError {

@@ -30,8 +30,22 @@ pub(super) fn hba() -> String {
     )
 }
 
+/// Where a server says what goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Log {
+    /// Nowhere, once it listens. Whoever panics says the statement that it was at, whatever is set, so that none may say
+    /// anything while there are statements.
+    WhileItStarts,
+    /// Into its log all the time: for a start that failed without a word.
+    Always,
+}
+
 /// Returns `postgresql.conf`.
-pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16) -> String {
+pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16, log: Log) -> String {
+    let log = match log {
+        Log::WhileItStarts => "",
+        Log::Always => "stderr",
+    };
     let socket_dir = socket_dir.display().to_string().replace('\'', "''");
     // Before 17 it is 8 GB, which one sandbox fills while another of its sessions does not listen.
     let notices = if major >= 17 { format!("max_notify_queue_pages = {NOTICE_PAGES_MAX}\n") } else { String::new() };
@@ -54,6 +68,8 @@ pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16) -> Strin
          max_wal_senders = 0\n\
          wal_level = minimal\n\
          archive_mode = off\n\
+         # what a clone's masks replaced is gone with the segments that held it\n\
+         wal_recycle = off\n\
          # memory for a developer's machine; see also the limit set at start\n\
          shared_buffers = 128MB\n\
          work_mem = 4MB\n\
@@ -65,7 +81,7 @@ pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16) -> Strin
          dynamic_shared_memory_type = posix\n\
          {notices}\
          # no statement, parameter or plan in the log\n\
-         log_destination = 'stderr'\n\
+         log_destination = '{log}'\n\
          logging_collector = off\n\
          log_min_messages = fatal\n\
          log_min_error_statement = panic\n\
@@ -119,9 +135,9 @@ mod tests {
 
     #[test]
     fn a_quote_in_the_socket_directory_stays_inside_its_literal() {
-        let conf = postgresql_conf(65432, Path::new("/home/o'brien/run"), 15);
+        let conf = postgresql_conf(65432, Path::new("/home/o'brien/run"), 15, Log::WhileItStarts);
         assert!(conf.contains("unix_socket_directories = '/home/o''brien/run'\n"));
         assert!(!conf.contains("max_notify_queue_pages"));
-        assert!(postgresql_conf(65432, Path::new("/"), 17).contains("\nmax_notify_queue_pages = 8192\n"));
+        assert!(postgresql_conf(65432, Path::new("/"), 17, Log::Always).contains("\nmax_notify_queue_pages = 8192\n"));
     }
 }

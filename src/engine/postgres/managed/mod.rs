@@ -10,8 +10,10 @@ mod conf;
 mod error;
 mod home;
 mod install;
+mod log;
 mod process;
 mod relief;
+mod room;
 mod tools;
 mod user;
 
@@ -27,7 +29,7 @@ pub use error::ManagedError;
 pub(super) use error::to_install;
 pub use home::Home;
 pub use install::{InstallError, install};
-pub(super) use relief::ROUNDS_MAX;
+pub(super) use relief::{ROUNDS_MAX, Why};
 pub(super) use tools::{DumpTools, dump_tools};
 pub use user::RunAs;
 pub(super) use user::{DEFAULT_USER, cluster_user, command};
@@ -342,7 +344,7 @@ impl ManagedCluster {
                 Err(e) if e.is_unreachable() && tokio::time::Instant::now() < until => {
                     // it came up and went down again, for want of disk for instance
                     if process::server_pid(paths).is_none() {
-                        return Err(ManagedError::Start(process::log_tail(paths)));
+                        return Err(ManagedError::Start("it came up and ended again".to_owned()));
                     }
                     tokio::time::sleep(READY_POLL).await;
                 }
@@ -373,72 +375,8 @@ impl ManagedCluster {
             }
         };
         self.hold_off(&session).await;
-        let lost = |error: tokio_postgres::Error| LoginError::Lost(Chain(&error).to_string());
-        let row = session.query_one("SELECT pg_catalog.current_setting('data_directory')", &[]).await.map_err(lost)?;
-        if process::serves(paths, Path::new(row.get::<_, &str>(0))) {
-            return Ok(session);
-        }
-        Err(LoginError::Lost("another cluster's server answers".to_owned()))
-    }
-
-    /// Makes room in a server that lets nobody in, by ending sessions. Returns whether it is worth another try.
-    pub(super) async fn relieve(&self) -> bool {
-        let asked = tokio::time::Instant::now();
-        let Some(paths) = self.existing() else { return false };
-        self.relief.lock().await.relieve(&paths, asked).await
-    }
-
-    /// Keeps those out for a while that took all again as soon as they had lost it: what a relief calls for once a session is
-    /// there.
-    pub(super) async fn hold_off(&self, session: &AdminSession) {
-        let mut relief = self.relief.lock().await;
-        if relief.calls_for_more()
-            && let Some(paths) = self.existing()
-        {
-            relief.hold_off(&paths, session).await;
-        }
-    }
-
-    /// Makes room for programs that cannot tell who took all, where this one can.
-    pub(super) async fn relieve_others(&self) {
-        if let Some(paths) = self.existing() {
-            self.relief.lock().await.relieve_others(&paths).await;
-        }
-    }
-
-    /// Returns the databases of the sandboxes that are kept out for what their sessions took.
-    pub(super) fn held_off(&self) -> Vec<String> {
-        self.existing().map(|paths| relief::held_off(&paths)).unwrap_or_default()
-    }
-
-    /// Returns whether a sandbox is kept out for what its sessions took, by its database's name.
-    pub(super) fn is_held_off(&self, database: &str) -> bool {
-        self.existing().is_some_and(|paths| relief::is_held_off(&paths, database))
-    }
-
-    /// Returns the databases of the sandboxes that were kept out and need not be any more; none is told twice.
-    pub(super) fn let_in_again(&self) -> Vec<String> {
-        self.existing().map(|paths| relief::let_in_again(&paths)).unwrap_or_default()
-    }
-
-    /// Sees that a session is there which can tell who holds the locks on the day when none can be opened.
-    pub(super) async fn keep_watch(&self) {
-        let Some(paths) = self.existing() else { return };
-        let Ok(Some(running)) = self.address(&paths) else { return };
-        let mut relief = self.relief.lock().await;
-        if relief.watches().await {
-            return;
-        }
-        let login = Login {
-            endpoint: &running.endpoint,
-            credentials: &running.admin,
-            database: ADMIN_DATABASE,
-            timeout: LOGIN_WAIT,
-            answer: LOGIN_WAIT,
-        };
-        if let Ok(session) = AdminSession::open(&login, Some(paths.major)).await {
-            relief.watch_by(session).await;
-        }
+        check_serves(paths, &session).await?;
+        Ok(session)
     }
 
     /// Claims the state directory and finds the server for its cluster.
@@ -527,6 +465,16 @@ impl ManagedCluster {
     fn remember(&self, running: Option<Running>) {
         *self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = running;
     }
+}
+
+/// Fails if it is another cluster's server.
+async fn check_serves(paths: &Paths, session: &AdminSession) -> Result<(), LoginError> {
+    let lost = |error: tokio_postgres::Error| LoginError::Lost(Chain(&error).to_string());
+    let row = session.query_one("SELECT pg_catalog.current_setting('data_directory')", &[]).await.map_err(lost)?;
+    if process::serves(paths, Path::new(row.get::<_, &str>(0))) {
+        return Ok(());
+    }
+    Err(LoginError::Lost("another cluster's server answers".to_owned()))
 }
 
 /// Shows in a trace what takes most of a request's time where the cluster is not there yet.

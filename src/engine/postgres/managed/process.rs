@@ -16,9 +16,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use sha2::{Digest, Sha256};
 
 use super::binaries::Installation;
+use super::conf::Log;
 use super::home::{read_own, read_small, write_private};
 use super::user::{self, RunAs};
-use super::{ADMIN_ROLE, ManagedError, conf, read_port, write_port};
+use super::{ADMIN_ROLE, ManagedError, conf, log, read_port, write_port};
 use crate::model::{Secret, fault};
 
 /// What folders begin with in which data is made.
@@ -39,10 +40,6 @@ const PROGRAM_WAIT: Duration = Duration::from_secs(150);
 const PG_CTL_WAIT_SECONDS: &str = "90";
 /// How long a server that somebody else started is given to come up or go away.
 const OTHER_WAIT: Duration = Duration::from_secs(60);
-/// A log that is larger is put aside at start.
-const LOG_BYTES_MAX: u64 = 8 << 20;
-/// How much of the log is shown when the server does not start.
-const LOG_TAIL_BYTES: usize = 600;
 
 /// Where everything of one cluster lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,11 +73,11 @@ impl Paths {
         self.directory.join("socket-directory")
     }
 
-    fn log_dir(&self) -> PathBuf {
+    pub(super) fn log_dir(&self) -> PathBuf {
         self.directory.join("log")
     }
 
-    fn log(&self) -> PathBuf {
+    pub(super) fn log(&self) -> PathBuf {
         self.log_dir().join("server.log")
     }
 
@@ -162,7 +159,7 @@ pub(super) async fn init(paths: &Paths, installation: &Installation, user: Optio
             remove_attempts(paths);
             return Ok(());
         }
-        said = tail(&output.stderr);
+        said = log::tail(&output.stderr);
         if made.exists() {
             fs::remove_dir_all(&made).map_err(ManagedError::io("remove", &made))?;
         }
@@ -208,40 +205,44 @@ pub(super) async fn start(
     let socket_dir = socket_dir(paths, user)?;
     let remembered = read_port(paths)?;
     let ports = ports(paths, remembered, port_first);
-    put_log_aside(paths, user);
+    log::put_aside(paths, user);
     for port in ports {
         if !is_free(port) {
             continue;
         }
-        let data = paths.data();
-        let conf = conf::postgresql_conf(port, &socket_dir, paths.major);
-        user::write_as(&data.join("postgresql.conf"), conf.as_bytes(), user)?;
+        let configure = |log| {
+            let conf = conf::postgresql_conf(port, &socket_dir, paths.major, log);
+            user::write_as(&paths.data().join("postgresql.conf"), conf.as_bytes(), user)
+        };
+        configure(Log::WhileItStarts)?;
         write_rules(paths, user)?;
         write_private(&paths.socket_dir_file(), socket_dir.display().to_string().as_bytes())?;
         write_port(&paths.port(), port)?;
-        let pg_ctl = installation.bin_dir.join("pg_ctl");
-        let logged = fs::metadata(paths.log()).map_or(0, |log| log.len());
-        let output =
-            run("pg-ctl-start", start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
-        if output.status.success() {
-            if let Some(before) = remembered.filter(|before| *before != port) {
-                tracing::warn!(
-                    before,
-                    port,
-                    "port {before} is taken by another program, so Postgres {} has port {port} from now on; URLs with the old one \
-                     lead elsewhere, and `get_connection_string` gives those with the new one",
-                    paths.major
-                );
-            }
-            return Ok(());
+        if let Some(before) = remembered.filter(|before| *before != port) {
+            let major = paths.major;
+            tracing::warn!(
+                before,
+                port,
+                "port {before} is taken by another program, so Postgres {major} has port {port} from now on; URLs with the old one \
+                 lead elsewhere, and `get_connection_string` gives those with the new one"
+            );
         }
+        let Some(mut said) = attempt(paths, installation, user).await? else { return Ok(()) };
         // somebody took the port between the look and the start
-        if is_free(port) {
-            let log = fs::read(paths.log()).unwrap_or_default();
-            let news = usize::try_from(logged).ok().and_then(|at| log.get(at..)).unwrap_or_default();
-            let said = if news.is_empty() { tail(&output.stderr) } else { tail(news) };
-            return Err(ManagedError::Start(said));
+        if !is_free(port) {
+            continue;
         }
+        if said.is_empty() {
+            // It failed behind the point from which it says nothing.
+            configure(Log::Always)?;
+            let again = attempt(paths, installation, user).await;
+            configure(Log::WhileItStarts)?;
+            match again? {
+                Some(why) => said = why,
+                None => return read_configuration(paths).map(drop),
+            }
+        }
+        return Err(ManagedError::Start(if said.is_empty() { "it does not say why".to_owned() } else { said }));
     }
     Err(ManagedError::NoPort(port_first))
 }
@@ -255,6 +256,35 @@ fn ports(paths: &Paths, remembered: Option<u16>, port_first: u16) -> Vec<u16> {
     let reserved: Vec<u16> = others.filter_map(|other| read_port(&other).ok().flatten()).collect();
     let further = (0..PORTS_TRIED_MAX).filter_map(|n| port_first.checked_add(n));
     remembered.into_iter().chain(further.filter(|port| !reserved.contains(port))).collect()
+}
+
+/// Starts the server. Returns what it said if it did not come up.
+async fn attempt(
+    paths: &Paths,
+    installation: &Installation,
+    user: Option<&RunAs>,
+) -> Result<Option<String>, ManagedError> {
+    let pg_ctl = installation.bin_dir.join("pg_ctl");
+    let logged = fs::metadata(paths.log()).map_or(0, |log| log.len());
+    let output =
+        run("pg-ctl-start", start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
+    if output.status.success() {
+        return Ok(None);
+    }
+    Ok(Some(log::said_since(paths, logged)))
+}
+
+/// Has a server that runs read its configuration anew. Returns whether one runs.
+fn read_configuration(paths: &Paths) -> Result<bool, ManagedError> {
+    let Some(pid) = server_pid(paths) else { return Ok(false) };
+    let failed = |error: &dyn std::fmt::Display| ManagedError::Start(format!("process {pid}: {error}"));
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(&"is none"))?;
+    let process = pidfd_open(number, PidfdFlags::empty()).map_err(|error| failed(&error))?;
+    if server_pid(paths) != Some(pid) {
+        return Ok(false);
+    }
+    pidfd_send_signal(process, Signal::HUP).map_err(|error| failed(&error))?;
+    Ok(true)
 }
 
 fn hba_file(paths: &Paths) -> PathBuf {
@@ -287,7 +317,7 @@ pub(super) async fn stop(
     if output.status.success() || server_pid(paths).is_none() {
         return Ok(true);
     }
-    Err(ManagedError::Stop(tail(&output.stderr)))
+    Err(ManagedError::Stop(log::tail(&output.stderr)))
 }
 
 /// Stops the server without a program of Postgres', as `pg_ctl` does it. Returns whether it ran.
@@ -391,11 +421,6 @@ fn server_processes(data: &Path) -> Vec<u32> {
             && is_our_server(*pid, data)
     })
     .collect()
-}
-
-/// Returns the end of the server's log.
-pub(super) fn log_tail(paths: &Paths) -> String {
-    tail(&fs::read(paths.log()).unwrap_or_default())
 }
 
 fn recorded_pid(paths: &Paths) -> Option<u32> {
@@ -505,20 +530,6 @@ fn is_free(port: u16) -> bool {
     port != 0 && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-fn put_log_aside(paths: &Paths, user: Option<&RunAs>) {
-    if !fs::metadata(paths.log()).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
-        return;
-    }
-    if fault::reach("spawn.log-aside").is_err() {
-        return;
-    }
-    let mut command = user::command("/bin/mv", user);
-    let moved = command.arg("-f").arg(paths.log()).arg(paths.log_dir().join("server.log.1")).status();
-    if !moved.is_ok_and(|status| status.success()) {
-        tracing::warn!("the cluster's log is large and could not be put aside");
-    }
-}
-
 async fn run(point: &str, command: std::process::Command) -> std::io::Result<Output> {
     let mut command = tokio::process::Command::from(command);
     command.kill_on_drop(true);
@@ -532,18 +543,6 @@ async fn run(point: &str, command: std::process::Command) -> std::io::Result<Out
         .unwrap_or_else(|_| Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it took too long")))?;
     fault::pass_of(&["spawn.", point, ".ended"]).await?;
     Ok(output)
-}
-
-/// Returns the end of what a program said, in one line.
-fn tail(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-    let joined = lines.join("; ");
-    let mut start = joined.len().saturating_sub(LOG_TAIL_BYTES);
-    while !joined.is_char_boundary(start) {
-        start += 1;
-    }
-    joined.get(start..).unwrap_or_default().to_owned()
 }
 
 fn random_password() -> Result<Secret, ManagedError> {
@@ -619,11 +618,5 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(!is_our_server(std::process::id(), dir.path()));
         assert!(is_our_server(std::process::id(), &std::env::current_dir().unwrap()));
-    }
-
-    #[test]
-    fn the_end_of_a_log_is_cut_at_a_character() {
-        let said = tail("漢\n".repeat(400).as_bytes());
-        assert!(said.len() <= LOG_TAIL_BYTES && said.ends_with('漢'));
     }
 }

@@ -3,8 +3,10 @@
 //! The table of locks is one for the whole server. Whoever fills it keeps everybody out, the admin included, and no SQL
 //! can end it any more. So whose sessions hold most are ended from outside, as processes: never the admin's own, and no more
 //! than it takes until a login succeeds. All of one sandbox's at once: what one frees another would take. A session that was
-//! opened before knows who holds the locks, where there is one; a program without one asks those that may have one. Where
-//! nobody knows, it is guessed by memory, and that not often.
+//! opened before knows who holds the locks. A program that stays opens one as soon as the server runs; one without, a command
+//! for instance, asks those that may have one, each time. It is guessed by memory, and that not often, only where nobody has
+//! answered for longer than whoever can tell takes to look, to end sessions and to see them gone, and where nobody was let in
+//! after that either: memory says little of locks, and the largest session is often somebody's honest work.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -29,8 +31,8 @@ const HELD_OFF: &str = "held-off";
 const ENDED: &str = "ended";
 /// Stands where a program that cannot tell who holds the locks asks others that can.
 const WANTED: &str = "relief-wanted";
-/// How long it waits for them.
-const OTHERS_WAIT: Duration = Duration::from_secs(3);
+/// How long it waits for them: longer than a look, who holds the locks and the end of sessions take together.
+const OTHERS_WAIT: Duration = Duration::from_secs(6);
 /// So many times a minute sessions are ended by one program.
 const RELIEFS_MAX: usize = 60;
 /// So many sandboxes' a minute, by all programs, where it is not known who holds the locks.
@@ -55,31 +57,57 @@ struct Backend {
     private_kb: u64,
 }
 
+/// What a sandbox took from all, for which it is kept out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine::postgres) enum Why {
+    /// Every lock of the server, again and again.
+    Locks,
+    /// Room in the catalogues that all databases share.
+    Catalogues,
+}
+
+impl Why {
+    /// Returns the word for it in a file.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Catalogues => "catalogues",
+        }
+    }
+}
+
 /// What is known for the next time.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// Opened before.
     session: Option<AdminSession>,
+    /// For how many locks the server is set up.
+    room: u64,
     /// When the last rounds of relief ended.
     ended: VecDeque<Instant>,
-    /// Whether others were asked to tell, in vain or not, since there was a session.
-    has_asked: bool,
+    /// When others were last asked to tell, in vain.
+    unheard: Option<Instant>,
     /// Who is to be kept out.
     again: BTreeSet<String>,
 }
 
 impl Watch {
-    /// Returns whether there is a session that answers.
-    pub(super) async fn watches(&mut self) -> bool {
-        if self.session.is_some() && self.locks().await.is_none() {
+    /// Returns whether there is a session, as far as can be told without asking it.
+    pub(super) fn has_session(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.is_closed())
+    }
+
+    /// Lets go of a session that does not answer.
+    pub(super) async fn forget_a_silent_session(&mut self) {
+        if self.locks().await.is_none() {
             self.session = None;
         }
-        self.session.is_some()
     }
 
     pub(super) async fn watch_by(&mut self, session: AdminSession) {
         self.session = Some(session);
-        self.has_asked = false;
+        self.unheard = None;
+        self.room = self.room().await.unwrap_or(u64::MAX);
         // What the statement needs is then known to the session.
         self.locks().await;
     }
@@ -90,9 +118,35 @@ impl Watch {
             return true;
         }
         let locks = self.locks().await;
-        if locks.is_none() && self.others_relieve(paths).await {
+        if locks.is_none() && !self.is_left_alone(paths, asked).await {
             return true;
         }
+        self.end_greediest(paths, locks.as_ref(), None).await
+    }
+
+    /// Ends whoever of the others holds most, if they hold so many locks that a statement of the sandbox of `database` found
+    /// none. Returns whether they did.
+    pub(super) async fn relieve_of_others(&mut self, paths: &Paths, asked: Instant, database: &str) -> bool {
+        let Some(locks) = self.locks().await else {
+            // None can be opened, so nobody is let in.
+            self.relieve(paths, asked).await;
+            let ended = lately(paths);
+            return !ended.is_empty() && !ended.iter().any(|one| one == database);
+        };
+        let held = held(paths, Some(&locks));
+        let own = held.get(database).copied().unwrap_or(0);
+        let others = held.values().sum::<u64>() - own;
+        // Its own statement holds none any more: what it needed is not known, only what others had left for it. The server finds
+        // room for more than it is set up for, and who holds less than that has left some to everybody.
+        if others <= own || others < self.room {
+            return false;
+        }
+        self.end_greediest(paths, Some(&locks), Some(database)).await;
+        true
+    }
+
+    /// Ends the sandbox that holds most, `but` that of a database. Returns whether the server is worth another try.
+    async fn end_greediest(&mut self, paths: &Paths, locks: Option<&HashMap<u32, u64>>, but: Option<&str>) -> bool {
         while self.ended.front().is_some_and(|first| first.elapsed() > REMEMBERED_FOR) {
             self.ended.pop_front();
         }
@@ -101,7 +155,7 @@ impl Watch {
             tracing::warn!("sessions were ended too often lately for want of shared memory: none is ended now");
             return false;
         }
-        let Some(database) = end_greediest(paths, locks.as_ref()).await else {
+        let Some(database) = end_greediest(paths, locks, but).await else {
             // Whoever held them is gone meanwhile, or nobody is there to be ended.
             tokio::time::sleep(GONE_POLL).await;
             return locks.is_some();
@@ -111,7 +165,7 @@ impl Watch {
         if !is_plain(&database) {
             return true;
         }
-        if let Err(error) = note(paths, ENDED, &database) {
+        if let Err(error) = note(paths, ENDED, &database, "") {
             tracing::warn!(sandbox = database, %error, "it cannot be noted whose sessions were ended");
         }
         if was_ended {
@@ -125,28 +179,25 @@ impl Watch {
         true
     }
 
-    /// Has a program make room that can tell who holds the locks. Returns whether one did.
-    async fn others_relieve(&mut self, paths: &Paths) -> bool {
-        let wanted = paths.directory.join(WANTED);
-        if std::mem::replace(&mut self.has_asked, true) || fs::write(&wanted, b"").is_err() {
-            return false;
-        }
-        let until = Instant::now() + OTHERS_WAIT;
-        while wanted.exists() {
-            if Instant::now() > until {
-                // Nobody is there.
-                drop(fs::remove_file(&wanted));
-                return false;
+    /// Has a program make room that can tell who holds the locks. Returns whether none had when it was last asked for, and a
+    /// login that was tried since, and failed at `asked`, found the server as it was.
+    async fn is_left_alone(&mut self, paths: &Paths, asked: Instant) -> bool {
+        match self.unheard {
+            Some(since) if asked < since => return false,
+            Some(since) if since.elapsed() < OTHERS_WAIT => {
+                self.unheard = None;
+                return true;
             }
-            tokio::time::sleep(GONE_POLL).await;
+            Some(_) | None => {}
         }
-        true
+        self.unheard = (!others_relieve(paths).await).then(Instant::now);
+        false
     }
 
     /// Makes room where a program that cannot tell who holds the locks asks for it.
     pub(super) async fn relieve_others(&mut self, paths: &Paths) {
         let wanted = paths.directory.join(WANTED);
-        if self.session.is_some() && wanted.exists() {
+        if self.has_session() && wanted.exists() && self.locks().await.is_some() {
             self.relieve(paths, Instant::now()).await;
             drop(fs::remove_file(&wanted));
         }
@@ -160,27 +211,19 @@ impl Watch {
     /// Takes the logins of those who took all again.
     pub(super) async fn hold_off(&mut self, paths: &Paths, session: &AdminSession) {
         for database in std::mem::take(&mut self.again) {
-            if let Err(error) = note(paths, HELD_OFF, &database) {
-                tracing::warn!(sandbox = database, %error, "who took all cannot be kept out");
-                continue;
+            if !keep_out(paths, session, &database, Why::Locks).await {
+                self.again.insert(database);
             }
-            for role in ["role", "ro"].map(|kind| format!("{database}_{kind}")) {
-                // Given back by whoever lets the sandbox in again.
-                let sql = format!("ALTER ROLE {} CONNECTION LIMIT 0", ident(&role));
-                match tokio::time::timeout(TELLS_WITHIN, session.batch_execute(&sql)).await {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(error)) => {
-                        tracing::warn!(sandbox = database, error = %Chain(&error), "who took all cannot be kept out yet")
-                    }
-                    Err(_) => tracing::warn!(sandbox = database, "who took all cannot be kept out yet"),
-                }
-                self.again.insert(database.clone());
-            }
-            if !self.again.contains(&database) {
-                tracing::warn!(sandbox = database, "whose sessions took all again is kept out for some minutes");
-            }
-            end_all(paths, &database);
         }
+    }
+
+    /// Returns for how many locks the server is set up. It finds room for more.
+    async fn room(&self) -> Option<u64> {
+        let sql = "SELECT pg_catalog.current_setting('max_locks_per_transaction')::int8 \
+                   * pg_catalog.current_setting('max_connections')::int8";
+        let answer = self.session.as_ref()?.query_typed_one(sql, &[]);
+        let row = tokio::time::timeout(TELLS_WITHIN, answer).await.ok()?.ok()?;
+        u64::try_from(row.get::<_, i64>(0)).ok()
     }
 
     /// Returns how many locks each process holds; `None` if nobody can tell.
@@ -197,19 +240,49 @@ impl Watch {
     }
 }
 
-/// Returns whether a sandbox is kept out, by its database's name.
-pub(super) fn is_held_off(paths: &Paths, database: &str) -> bool {
-    is_noted(&file(paths, HELD_OFF, database), HELD_OFF_FOR)
+/// Keeps a sandbox out for a while, by its database's name, and ends its sessions. Returns whether that need not be tried again.
+pub(super) async fn keep_out(paths: &Paths, session: &AdminSession, database: &str, why: Why) -> bool {
+    if let Err(error) = note(paths, HELD_OFF, database, why.word()) {
+        tracing::warn!(sandbox = database, %error, "who took all cannot be kept out");
+        return true;
+    }
+    let mut is_taken = true;
+    for role in ["role", "ro"].map(|kind| format!("{database}_{kind}")) {
+        // Given back by whoever lets the sandbox in again.
+        let sql = format!("ALTER ROLE {} CONNECTION LIMIT 0", ident(&role));
+        match tokio::time::timeout(TELLS_WITHIN, session.batch_execute(&sql)).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => {
+                tracing::warn!(sandbox = database, error = %Chain(&error), "who took all cannot be kept out yet")
+            }
+            Err(_) => tracing::warn!(sandbox = database, "who took all cannot be kept out yet"),
+        }
+        is_taken = false;
+    }
+    if is_taken {
+        tracing::warn!(sandbox = database, took = why.word(), "who took what all share is kept out for some minutes");
+    }
+    end_all(paths, database);
+    is_taken
 }
 
-/// Returns the databases of those that are kept out.
-pub(super) fn held_off(paths: &Paths) -> Vec<String> {
-    noted(paths, HELD_OFF).filter(|name| is_held_off(paths, name)).collect()
+/// Returns what a sandbox is kept out for, if it is, by its database's name.
+pub(super) fn is_held_off(paths: &Paths, database: &str) -> Option<Why> {
+    let file = file(paths, HELD_OFF, database);
+    is_noted(&file, HELD_OFF_FOR).then(|| match fs::read_to_string(&file) {
+        Ok(word) if word == Why::Catalogues.word() => Why::Catalogues,
+        Ok(_) | Err(_) => Why::Locks,
+    })
+}
+
+/// Returns the databases of those that are kept out, and what for.
+pub(super) fn held_off(paths: &Paths) -> Vec<(String, Why)> {
+    noted(paths, HELD_OFF).filter_map(|name| is_held_off(paths, &name).map(|why| (name, why))).collect()
 }
 
 /// Returns those whose time is over, and forgets them.
 pub(super) fn let_in_again(paths: &Paths) -> Vec<String> {
-    let over = noted(paths, HELD_OFF).filter(|name| !is_held_off(paths, name));
+    let over = noted(paths, HELD_OFF).filter(|name| is_held_off(paths, name).is_none());
     over.filter(|name| fs::remove_file(file(paths, HELD_OFF, name)).is_ok()).collect()
 }
 
@@ -227,9 +300,9 @@ fn noted(paths: &Paths, what: &str) -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-fn note(paths: &Paths, what: &str, database: &str) -> io::Result<()> {
+fn note(paths: &Paths, what: &str, database: &str, word: &str) -> io::Result<()> {
     fs::create_dir_all(paths.directory.join(what))?;
-    fs::write(file(paths, what, database), b"")
+    fs::write(file(paths, what, database), word)
 }
 
 fn is_noted(file: &Path, lately: Duration) -> bool {
@@ -251,23 +324,50 @@ fn end_all(paths: &Paths, database: &str) {
     backends(server).iter().filter(|one| database_of(&one.role) == database).for_each(|one| end(one, server));
 }
 
-/// Ends all sessions of the sandbox that holds most: locks, by each session's process, where they are known, or else memory.
-/// Returns whose they were.
-async fn end_greediest(paths: &Paths, locks: Option<&HashMap<u32, u64>>) -> Option<String> {
+/// Asks for somebody who can tell who holds the locks. Returns whether there was one, who has made room then.
+async fn others_relieve(paths: &Paths) -> bool {
+    let wanted = paths.directory.join(WANTED);
+    if fs::write(&wanted, b"").is_err() {
+        return false;
+    }
+    let until = Instant::now() + OTHERS_WAIT;
+    while wanted.exists() {
+        if Instant::now() > until {
+            // Nobody is there.
+            drop(fs::remove_file(&wanted));
+            return false;
+        }
+        tokio::time::sleep(GONE_POLL).await;
+    }
+    true
+}
+
+/// Returns what the sessions of each sandbox hold: locks, by each session's process, where they are known, or else memory.
+fn held_by(all: &[Backend], locks: Option<&HashMap<u32, u64>>) -> HashMap<String, u64> {
+    let mut held: HashMap<String, u64> = HashMap::new();
+    for backend in all {
+        let holds = locks.map_or(Some(&backend.private_kb), |locks| locks.get(&backend.pid));
+        *held.entry(database_of(&backend.role).to_owned()).or_default() += holds.copied().unwrap_or(0);
+    }
+    held
+}
+
+fn held(paths: &Paths, locks: Option<&HashMap<u32, u64>>) -> HashMap<String, u64> {
+    server_pid(paths).map(|server| held_by(&backends(server), locks)).unwrap_or_default()
+}
+
+/// Ends all sessions of the sandbox that holds most, `but` that of a database. Returns whose they were.
+async fn end_greediest(paths: &Paths, locks: Option<&HashMap<u32, u64>>, but: Option<&str>) -> Option<String> {
     let server = server_pid(paths)?;
     let all = backends(server);
-    let mut held: HashMap<&str, u64> = HashMap::new();
-    for backend in &all {
-        let holds = locks.map_or(Some(&backend.private_kb), |locks| locks.get(&backend.pid));
-        *held.entry(database_of(&backend.role)).or_default() += holds.copied().unwrap_or(0);
-    }
-    let (greediest, holds) = held.into_iter().max_by_key(|(_, holds)| *holds)?;
+    let others = held_by(&all, locks).into_iter().filter(|(database, _)| Some(database.as_str()) != but);
+    let (greediest, holds) = others.max_by_key(|(_, holds)| *holds)?;
     if locks.is_some() && holds < LOCKS_MIN {
         return None;
     }
     let ended: Vec<&Backend> = all.iter().filter(|backend| database_of(&backend.role) == greediest).collect();
     tracing::warn!(
-        sandbox = greediest,
+        sandbox = %greediest,
         sessions = ended.len(),
         locks_are_known = locks.is_some(),
         "the server lets nobody in for want of shared memory: the sessions of whoever holds most are ended"
@@ -281,7 +381,7 @@ async fn end_greediest(paths: &Paths, locks: Option<&HashMap<u32, u64>>) -> Opti
     {
         tokio::time::sleep(GONE_POLL).await;
     }
-    Some(greediest.to_owned())
+    Some(greediest)
 }
 
 fn end(ended: &Backend, server: u32) {
@@ -297,7 +397,7 @@ fn end(ended: &Backend, server: u32) {
 }
 
 /// Returns the database of the sandbox whose role it is, or else the role.
-fn database_of(role: &str) -> &str {
+pub(super) fn database_of(role: &str) -> &str {
     match role.rsplit_once('_') {
         Some((database, "role" | "ro")) => database,
         Some((database, filling)) if filling.starts_with('f') => database,

@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
-use super::{Work, is_contention};
+use super::{Work, contended, is_contention};
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 
@@ -77,7 +77,7 @@ impl Work<'_> {
                     self.terminate(&session).await?;
                     self.roll_back_prepared(&session).await?;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(contended(error)),
             }
         }
         self.terminate(&session).await
@@ -330,7 +330,7 @@ impl Work<'_> {
             };
             match outcome {
                 Err(error) if attempt < DROP_ATTEMPTS_MAX && is_contention(&error) => {}
-                outcome => break outcome,
+                outcome => break outcome.map_err(contended),
             }
         };
         self.execute(session, action, "RESET lock_timeout").await?;
@@ -425,7 +425,7 @@ impl Work<'_> {
 
     /// Lets it in again, unless it is kept out for another reason.
     async fn unbar(&self, session: &AdminSession, other: &Other) -> Result<(), EngineError> {
-        if self.server.managed().is_some_and(|managed| managed.is_held_off(&other.database)) {
+        if self.server.managed().is_some_and(|managed| managed.is_held_off(&other.database).is_some()) {
             return Ok(());
         }
         let limit = self.server.settings().connection_limit;

@@ -26,7 +26,7 @@ use super::dump::{self, CloneJob, DumpJob, RestoreJob};
 use super::names;
 use super::server::PostgresServer;
 use crate::engine::{Contents, DeleteSteps, EngineError, SandboxSpec, ServerInfo, Step};
-use crate::model::{SandboxKind, SandboxNames, Secret, Timestamp};
+use crate::model::{Code, Failure, SandboxKind, SandboxNames, Secret, Timestamp};
 
 pub(super) use guard::Door;
 
@@ -376,6 +376,20 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
         | EngineError::Unsuited { .. }
         | EngineError::Known(_) => false,
     }
+}
+
+/// Says of what others have kept from being done to the end that it can be tried again: of a change that came in between, which
+/// the server has no code of its own for, as well.
+pub(super) fn contended(error: EngineError) -> EngineError {
+    if let EngineError::Refused { action, sqlstate, detail } = &error
+        && sqlstate == SqlState::INTERNAL_ERROR.code()
+    {
+        let text = format!("others changed the same rows of the server's again and again: it refused to {action}");
+        let mut failure = Failure::new(Code::Busy, text).hint("call again later").audit(detail);
+        failure.detail_mut().sqlstate = Some(sqlstate.clone());
+        return EngineError::Known(Box::new(failure));
+    }
+    error
 }
 
 #[cfg(test)]

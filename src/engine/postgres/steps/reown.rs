@@ -13,18 +13,30 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::rights::Rights;
-use super::{Work, is_contention};
+use super::{Work, contended, is_contention};
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 use crate::engine::postgres::server::PooledSession;
 use crate::engine::{Contents, EngineError, Seen};
 use crate::model::SandboxNames;
 
-/// How often it is tried against others who change the source's row at the same time.
+/// How often it is tried against others who change the source's row, or one that names its roles, at the same time: for some
+/// seconds, as each pause is twice the one before.
 const ATTEMPTS_MAX: u32 = 8;
 /// How long it waits for what others hold of shared rows, before those that are sandboxes are ended.
 const LOCK_TIMEOUT: &str = "1s";
-/// The pause before another try.
+/// Nobody changes a database's row meanwhile, and we do: whoever does so over and over leaves no moment for it otherwise, as
+/// the server refuses a change of what has changed since it was read. Who waits in line is in no such race, and it is seen
+/// whom for. It is but for one short transaction, and who logs in or reads does not wait for it.
+const LOCK_DATABASES: &str = "LOCK TABLE pg_catalog.pg_database IN SHARE ROW EXCLUSIVE MODE";
+/// The first pause before another try.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// What others may do to rows of databases while a copy is given to its roles.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    MayChange,
+    Wait,
+}
 
 /// Who of the source is who in the copy.
 pub(super) struct Mapping<'a> {
@@ -80,10 +92,13 @@ impl Work<'_> {
         let (_turn, mapping) = outside?;
         let (mut inside, waiting) = entered?;
         let mut beside: Option<PooledSession> = None;
+        let mut pause = PAUSE;
         let mut attempt = 0;
-        loop {
+        let given = loop {
             attempt += 1;
-            let given = self.give(&mut inside, &mapping);
+            // Every second time, as a database that somebody else makes meanwhile may be long in the making.
+            let others = if attempt % 2 == 0 { Others::Wait } else { Others::MayChange };
+            let given = self.give(&mut inside, &mapping, others);
             let given = match &beside {
                 // Whoever has granted the source's roles something holds that up until his transaction ends.
                 Some(beside) if attempt > 1 => self.while_it_waits(beside, None, waiting, given).await,
@@ -91,18 +106,17 @@ impl Work<'_> {
             };
             match given {
                 Err(error) if attempt < ATTEMPTS_MAX && is_contention(&error) => {
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
                     beside = self.server.second_admin_session().await?;
                 }
-                given => {
-                    let given = given?;
-                    if let Contents::Copy { seen, .. } = &self.spec.contents {
-                        seen.get_or_init(|| given);
-                    }
-                    return Ok(());
-                }
+                given => break given.map_err(contended)?,
             }
+        };
+        if let Contents::Copy { seen, .. } = &self.spec.contents {
+            seen.get_or_init(|| given);
         }
+        Ok(())
     }
 
     /// Waits for its turn, which is over when the transaction is, and reads who is who.
@@ -129,7 +143,12 @@ impl Work<'_> {
         Ok((inside, number))
     }
 
-    async fn give(&self, inside: &mut AdminSession, mapping: &Mapping<'_>) -> Result<Seen, EngineError> {
+    async fn give(
+        &self,
+        inside: &mut AdminSession,
+        mapping: &Mapping<'_>,
+        others: Others,
+    ) -> Result<Seen, EngineError> {
         let failed = refused("give the copy to its roles", self.profile());
         let source = mapping.source;
         for (old, new) in mapping.pairs() {
@@ -137,6 +156,9 @@ impl Work<'_> {
             self.join(inside, new).await?;
         }
         let transaction = inside.transaction().await.map_err(&failed)?;
+        if others == Others::Wait && self.info.superuser {
+            transaction.batch_execute(LOCK_DATABASES).await.map_err(&failed)?;
+        }
         let off = async {
             if self.info.superuser {
                 // Event triggers that an operator has made in the source would run with our rights.
