@@ -18,7 +18,7 @@ use crate::secret::PasswordSource;
 
 /// A source as far as it can be known now.
 enum Known {
-    Whole(CloneSourceConfig),
+    Whole(Box<CloneSourceConfig>),
     /// But for variables that are not set.
     InPart(UnusableSourceConfig),
 }
@@ -47,7 +47,7 @@ pub(super) fn sources(
             faults.add(format!("{}.name", item.place()), format!("names a second source `{}`", source.name()));
         }
         match source {
-            Known::Whole(source) => usable.push(source),
+            Known::Whole(source) => usable.push(*source),
             Known::InPart(source) => unusable.push(source),
         }
     }
@@ -92,7 +92,8 @@ fn source(
         Some((Kept::Elsewhere(source), _)) => Some(source),
         None => None,
     };
-    Some(Known::Whole(CloneSourceConfig { name: name?.value, url, password, production, profiles: allowed }))
+    let source = CloneSourceConfig { name: name?.value, url, password, production, profiles: allowed };
+    Some(Known::Whole(Box::new(source)))
 }
 
 /// Reads the URL, from the file or from the variable it names.

@@ -197,10 +197,14 @@ impl Operation for PrepareForRepo {
                 unrecorded.join("`, `")
             ));
         }
-        let unserved = call.core.profiles().iter().all(|profile| {
-            profile.known_major().is_some_and(|major| version.as_deref() != Some(major.to_string().as_str()))
-        });
-        if let Some(version) = version.as_deref().filter(|_| unserved) {
+        let mut majors = Vec::new();
+        for profile in call.core.profiles() {
+            majors.push(profile.major_ahead().await.map(|major| major.to_string()));
+        }
+        // Whose version is not known may have it.
+        let is_unserved =
+            |wanted: &&str| majors.iter().all(|major| major.as_deref().is_some_and(|major| major != *wanted));
+        if let Some(version) = project.postgres_version.as_deref().filter(is_unserved) {
             warnings.push(format!(
                 "no profile has Postgres {version}: validate_schema_change will not make a sandbox for the repository unless the call \
                  names a version or profile that there is; `list_profiles` shows them"
