@@ -29,7 +29,9 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::AbortHandle;
 
-use self::health::{AuditHealth, ClustersHealth, CommandsHealth, PoliciesHealth, ProgramHealth, TelemetryHealth};
+use self::health::{
+    AuditHealth, ClustersHealth, CommandsHealth, PoliciesHealth, ProgramHealth, SourcesHealth, TelemetryHealth,
+};
 use self::policies::Policies;
 use self::policy_reload::Reloader;
 use self::policy_watch::Watch;
@@ -38,7 +40,9 @@ use self::upkeep::AuditedUpkeep;
 use crate::admission::{FileBook, NoConsents, Permit, SystemAuthority, SystemReason};
 use crate::audit::{Audit, Beside, Closing, Opening, Outcome};
 use crate::command::{Commands, Further, Namespace, Settings as CommandSettings, Surroundings};
-use crate::config::{BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, load};
+use crate::config::{
+    BinDirs, CloneSourceConfig, CommandsConfig, Config, Environment, ProfileConfig, Source, UnusableSourceConfig, load,
+};
 use crate::engine::postgres::{
     BinarySettings, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings, PostgresUrl, ServerSource,
     UrlOrigin,
@@ -47,7 +51,9 @@ use crate::identity::local_user;
 use crate::mcp::{Handler, RowsIn, serve_stdio};
 use crate::model::{Code, Failure, Principal, RequestId, Timestamp, Transport, fault};
 use crate::operation::Toolset;
-use crate::sandbox::{Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UpkeepAudit, UpkeptProfile};
+use crate::sandbox::{
+    Core, Parts as CoreParts, Profile, ProfileSettings, SourceSettings, UnusableSource, UpkeepAudit, UpkeptProfile,
+};
 use crate::secret::{KeyRing, KeySource, PasswordSource};
 use crate::service::{Parts, Service};
 use crate::sql::Reader;
@@ -192,7 +198,10 @@ where
         drop(app.registration.lock().unwrap_or_else(PoisonError::into_inner).take());
         if lifetime == Lifetime::OneShot {
             let audit: Arc<dyn UpkeepAudit> = audit;
-            let settled = app.core.settle(&app.authority, &audit);
+            let settled = async {
+                app.core.measure_filled().await;
+                app.core.settle(&app.authority, &audit).await;
+            };
             // The call is answered; what is not done by then is done after the next.
             drop(tokio::time::timeout(fault::within(DRAIN), settled).await);
         }
@@ -226,7 +235,8 @@ impl App {
         }
         let default_profile = config.default_profile.clone();
         let core = Core::new(CoreParts { profiles, default_profile, keys })?;
-        core.set_sources(config.sources.iter().cloned().map(source_of).collect());
+        let unusable: Vec<_> = config.unusable_sources.iter().map(unusable_of).collect();
+        core.set_sources(config.sources.iter().cloned().map(source_of).collect(), unusable.clone());
         core.keep_schemas_in(home.join("schemas"));
         core.keep_dumps_in(home.join("templates"));
         let audit = Audit::deferred(config.audit.clone());
@@ -253,6 +263,7 @@ impl App {
                 Arc::new(AuditHealth::new(config.audit.dir.clone())),
                 Arc::new(TelemetryHealth::new(telemetry)),
                 Arc::new(CommandsHealth::new(commands.clone())),
+                Arc::new(SourcesHealth::new(unusable)),
             ],
             commands,
         });
@@ -477,6 +488,10 @@ fn binaries(dirs: &BinDirs) -> BinarySettings {
 fn source_of(config: CloneSourceConfig) -> SourceSettings {
     let CloneSourceConfig { name, url, password, production, profiles } = config;
     SourceSettings { name, url, password, production, profiles }
+}
+
+fn unusable_of(config: &UnusableSourceConfig) -> UnusableSource {
+    UnusableSource { name: config.name.clone(), production: config.production, why: config.why() }
 }
 
 fn profile_of(config: &ProfileConfig, server: &Arc<PostgresServer>) -> Result<Profile, Failure> {

@@ -9,6 +9,7 @@ use crate::audit;
 use crate::command::Commands;
 use crate::identity::own_identity;
 use crate::model::{Check, CheckStatus, Health, Identity, Mode, Timestamp, counted};
+use crate::sandbox::UnusableSource;
 use crate::telemetry::Telemetry;
 use async_trait::async_trait;
 
@@ -178,6 +179,30 @@ fn room(home: &std::path::Path, free: u64) -> Check {
     }
     let remedy = "free some space: when the audit log cannot be written, every call is refused";
     check("state.disk", CheckStatus::Warn, detail, Some(remedy))
+}
+
+/// Which sources of clones cannot be used.
+pub(super) struct SourcesHealth(Vec<UnusableSource>);
+
+impl SourcesHealth {
+    pub(super) fn new(unusable: Vec<UnusableSource>) -> Self {
+        Self(unusable)
+    }
+}
+
+#[async_trait]
+impl Health for SourcesHealth {
+    async fn checks(&self) -> Vec<Check> {
+        let one = |source: &UnusableSource| {
+            let urls = if source.production { ", and so is every URL, which could lead to it" } else { "" };
+            let remedy = format!(
+                "set the variable where this program is started, or take the source out of the configuration; a clone of it is \
+                 refused until then{urls}"
+            );
+            check(&format!("sources.{}", source.name), CheckStatus::Fail, &source.why, Some(&remedy))
+        };
+        self.0.iter().map(one).collect()
+    }
 }
 
 /// Whether the audit log's chain holds.

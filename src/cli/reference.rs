@@ -120,7 +120,8 @@ fn errors() -> String {
 fn configuration() -> String {
     let mut page = format!(
         "{GENERATED}# Configuration\n\nA JSON file named by `PGSANDBOX_CONFIG`, or one profile from the environment, or neither: a managed local cluster. Unknown keys and \
-         variables are refused; everything that is wrong is listed at once and stops the start.\n\n## Keys\n\n| key | takes | default | |\n|---|---|---|---|\n"
+         variables are refused; everything that is wrong is listed at once and stops the start. Only a source \
+         whose variable is not set is unusable instead: `doctor` says so, and its clones are refused.\n\n## Keys\n\n| key | takes | default | |\n|---|---|---|---|\n"
     );
     for key in keys::KEYS {
         let _ = writeln!(page, "| `{}` | {} | {} | {} |", key.path, takes(key.kind), key.default, key.help);

@@ -122,7 +122,7 @@ impl From<CommandError> for Failure {
                 Self::new(Code::UnclearCommand, text).hint("give the program and each argument as a word of its own")
             }
             CommandError::Line => Self::new(Code::UnclearCommand, text)
-                .hint("no shell reads the command: give the program and each argument as a word of its own"),
+                .hint("no shell reads the command: give the program and each argument as a word of its own; on the command line, by the option once for each"),
             CommandError::Assignment => Self::new(Code::UnclearCommand, text)
                 .hint("name the program first; variables for the database URL go into `databaseUrlEnvNames`"),
             CommandError::TooLong { .. } => Self::new(Code::UnsafeCommand, text).hint(format!(

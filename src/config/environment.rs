@@ -77,7 +77,7 @@ impl Environment {
     /// the reference page: variables that this program reads and that hold no secret. Whatever directory it is started in,
     /// it finds the same files.
     pub fn repeatable(&self) -> Vec<(String, String)> {
-        let mut found: Vec<_> = self.set().filter(|(name, _)| !is_secret(name)).collect();
+        let mut found: Vec<_> = self.set().filter(|(name, _)| is_repeatable(name)).collect();
         for (name, value) in &mut found {
             // The others have to be absolute.
             if name == "PGSANDBOX_CONFIG"
@@ -103,6 +103,11 @@ impl Environment {
         let all = self.variables.iter().filter_map(move |(name, value)| Some((text(name)?, text(value)?)));
         all.filter(|(name, value)| !value.is_empty() && is_read(name))
     }
+}
+
+/// Returns whether a variable is one that this program reads and that may be written down where others can read it.
+pub fn is_repeatable(name: &str) -> bool {
+    is_read(name) && !is_secret(name)
 }
 
 fn is_read(name: &str) -> bool {
@@ -315,6 +320,7 @@ fn from_variables(environment: &Environment, common: Common, faults: &Faults) ->
         profiles,
         default_profile,
         sources: Vec::new(),
+        unusable_sources: Vec::new(),
         bin_dirs: common.bin_dirs,
         policies,
         commands: CommandsConfig::default(),

@@ -14,7 +14,7 @@ use super::node::Node;
 use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{ProfileInput, profiles};
 use super::sources::sources;
-use super::{CommandsConfig, Config, Source, StateDir, seen_from, writers};
+use super::{CommandsConfig, Config, Source, StateDir, UnusableSourceConfig, seen_from, writers};
 use crate::audit::{AuditSettings, ROTATE_BYTES_DEFAULT, SYNC_INTERVAL_DEFAULT, Sync};
 use crate::command::Confinement;
 use crate::model::{Secret, fault, place_in_text};
@@ -64,7 +64,7 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     let items = root.objects("sources").unwrap_or_default();
     let source_url_here = items.iter().any(|item| item.has("url"));
     let known = profiles.as_ref().map(|(profiles, _)| profiles.as_slice());
-    let sources = sources(items, known, environment, faults);
+    let (sources, unusable_sources) = sources(items, known, environment, faults);
     let policies = root.text("policies").and_then(|found| existing_file(base, &found, faults));
     let key_command = root.texts("keyCommand").and_then(|found| key_command(found, faults));
     let audit = audit(&root, &common.home, faults);
@@ -73,12 +73,15 @@ pub(super) fn load(path: &Path, environment: &Environment, common: Common, fault
     let (profiles, default_profile) = profiles?;
     let admin_url = profiles.iter().any(|profile| matches!(profile.source, Source::External { .. }));
     let source_url = source_url_here && sources.iter().any(|source| source.url.credentials.password.is_some());
-    let warnings = warnings(path, admin_url, source_url);
+    let mut warnings = warnings(path, admin_url, source_url);
+    let unusable = |source: &UnusableSourceConfig| format!("source `{}` cannot be used: {}", source.name, source.why());
+    warnings.extend(unusable_sources.iter().map(unusable));
     Some(Config {
         home: common.home,
         profiles,
         default_profile,
         sources,
+        unusable_sources,
         bin_dirs: common.bin_dirs,
         policies,
         key_command,

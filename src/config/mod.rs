@@ -2,7 +2,7 @@
 //!
 //! Loading reads; it starts, makes and connects to nothing. Whatever is unreadable, unknown or out of range
 //! stops the start, with every fault listed: a limit that cannot be read never becomes no limit, and nothing
-//! that is configured is ignored. [`Config`] has a value for everything that has a default. [`keys`] is the one
+//! that is configured is ignored. Only a source whose variable is not set is told as unusable instead. [`Config`] has a value for everything that has a default. [`keys`] is the one
 //! list of keys and variables.
 
 mod environment;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use environment::Environment;
+pub use environment::{Environment, is_repeatable};
 pub use named::variables_named;
 pub use state_dir::{StateDir, StateDirError};
 
@@ -43,6 +43,8 @@ pub struct Config {
     pub default_profile: String,
     /// Databases that may be cloned by name, in the order they were written.
     pub sources: Vec<CloneSourceConfig>,
+    /// Those of them that cannot be, since a variable that they name is not set.
+    pub unusable_sources: Vec<UnusableSourceConfig>,
     /// Where client programs of Postgres are looked for first.
     pub bin_dirs: BinDirs,
     /// The policy TOML; `None` for the bundled policies.
@@ -140,6 +142,24 @@ pub struct CloneSourceConfig {
     pub production: bool,
     /// The profiles into which it may be cloned; `None` for all.
     pub profiles: Option<Vec<String>>,
+}
+
+/// A database that could be cloned by name if the variables were set that its URL or password is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableSourceConfig {
+    /// Unique among all sources.
+    pub name: String,
+    /// Whether it is a production database.
+    pub production: bool,
+    /// What is not set; at least one.
+    pub faults: Vec<Fault>,
+}
+
+impl UnusableSourceConfig {
+    /// Returns what is not set, in one line.
+    pub fn why(&self) -> String {
+        self.faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// Directories of server programs, from the environment.

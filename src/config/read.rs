@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
                     self.faults.add(place, "is not available in this version; remove it");
                 }
                 Some(_) => {}
-                None => self.faults.add(place, unknown(name, names_in(&self.path))),
+                None => self.faults.add(place, unknown_key(name, &self.path)),
             }
         }
     }
@@ -211,6 +211,16 @@ pub(super) fn unknown(name: &str, known: impl Iterator<Item = &'static str>) -> 
         Some(near) => format!("is not known; did you mean `{near}`?"),
         None => "is not known".to_owned(),
     }
+}
+
+/// Says that a key is not known, and which is nearest or which there are.
+fn unknown_key(name: &str, path: &str) -> String {
+    if nearest(name, names_in(path)).is_some() {
+        return unknown(name, names_in(path));
+    }
+    let is_there = |name: &&str| key_at(&join(path, name)).is_some_and(|key| key.kind != Kind::Unavailable);
+    let known: Vec<_> = names_in(path).filter(is_there).map(|name| format!("`{name}`")).collect();
+    format!("is not known; there are {}", known.join(", "))
 }
 
 /// Returns the known name that is most like `name`, if any is like it at all.

@@ -1,7 +1,8 @@
 //! Databases that may be cloned by name.
 //!
 //! A URL is read here by the parser that policies' facts and connections come from. Passwords that are kept in a file or
-//! by a program are not looked at before they are needed.
+//! by a program are not looked at before they are needed. A variable that is not set makes one source unusable and stops
+//! nothing else: what is not known of it is refused where it would be needed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,31 +11,47 @@ use super::environment::Environment;
 use super::file::check_program;
 use super::read::{Faults, Found, Reader, shown};
 use super::resolve::{name_fault, url_fault};
-use super::{CloneSourceConfig, ProfileConfig};
+use super::{CloneSourceConfig, ProfileConfig, UnusableSourceConfig};
 use crate::engine::postgres::{PostgresUrl, UrlOrigin};
 use crate::model::Secret;
 use crate::secret::PasswordSource;
 
-/// Reads the sources of a file; what is returned is used only if no fault was noted.
+/// A source as far as it can be known now.
+enum Known {
+    Whole(Box<CloneSourceConfig>),
+    /// But for variables that are not set.
+    InPart(UnusableSourceConfig),
+}
+
+impl Known {
+    fn name(&self) -> &str {
+        match self {
+            Self::Whole(source) => &source.name,
+            Self::InPart(source) => &source.name,
+        }
+    }
+}
+
+/// Reads the sources of a file, those that can be used and the others; what is returned is used only if no fault was noted.
 pub(super) fn sources(
     items: Vec<Reader<'_>>,
     profiles: Option<&[ProfileConfig]>,
     environment: &Environment,
     faults: &Faults,
-) -> Vec<CloneSourceConfig> {
+) -> (Vec<CloneSourceConfig>, Vec<UnusableSourceConfig>) {
     let mut names = BTreeSet::new();
-    let mut sources = Vec::new();
+    let (mut usable, mut unusable) = (Vec::new(), Vec::new());
     for item in &items {
-        let source = source(item, profiles, environment, faults);
-        if let Some(source) = source {
-            if !names.insert(source.name.clone()) {
-                let text = format!("names a second source `{}`", source.name);
-                faults.add(format!("{}.name", item.place()), text);
-            }
-            sources.push(source);
+        let Some(source) = source(item, profiles, environment, faults) else { continue };
+        if !names.insert(source.name().to_owned()) {
+            faults.add(format!("{}.name", item.place()), format!("names a second source `{}`", source.name()));
+        }
+        match source {
+            Known::Whole(source) => usable.push(*source),
+            Known::InPart(source) => unusable.push(source),
         }
     }
-    sources
+    (usable, unusable)
 }
 
 fn source(
@@ -42,11 +59,12 @@ fn source(
     profiles: Option<&[ProfileConfig]>,
     environment: &Environment,
     faults: &Faults,
-) -> Option<CloneSourceConfig> {
+) -> Option<Known> {
     // All keys are read, so that their faults are told together.
+    let missing = Missing::default();
     let name = item.text("name");
-    let url = url(item, environment, faults);
-    let password = password(item, environment, faults);
+    let url = url(item, environment, &missing, faults);
+    let password = password(item, environment, &missing, faults);
     let production = item.flag("production").is_some_and(|found| found.value);
     let allowed = item.texts("profiles").map(|found| known_profiles(found, profiles, faults));
     match &name {
@@ -57,6 +75,10 @@ fn source(
                 faults.add(&name.place, what);
             }
         }
+    }
+    let missing = missing.into_inner();
+    if !missing.is_empty() {
+        return Some(Known::InPart(UnusableSourceConfig { name: name?.value, production, faults: missing }));
     }
     let (mut url, password) = (url?, password);
     if let (Some(_), Some((_, place))) = (&url.credentials.password, &password) {
@@ -70,11 +92,12 @@ fn source(
         Some((Kept::Elsewhere(source), _)) => Some(source),
         None => None,
     };
-    Some(CloneSourceConfig { name: name?.value, url, password, production, profiles: allowed })
+    let source = CloneSourceConfig { name: name?.value, url, password, production, profiles: allowed };
+    Some(Known::Whole(Box::new(source)))
 }
 
 /// Reads the URL, from the file or from the variable it names.
-fn url(item: &Reader<'_>, environment: &Environment, faults: &Faults) -> Option<PostgresUrl> {
+fn url(item: &Reader<'_>, environment: &Environment, missing: &Missing, faults: &Faults) -> Option<PostgresUrl> {
     let (written, named) = (item.secret("url"), item.text("urlFromEnv"));
     if item.has("url") && item.has("urlFromEnv") {
         faults.add(format!("{}.urlFromEnv", item.place()), "stands beside `url`; remove one of them");
@@ -86,7 +109,7 @@ fn url(item: &Reader<'_>, environment: &Environment, faults: &Faults) -> Option<
     }
     let url = match (written, named) {
         (Some(url), _) => url,
-        (None, Some(named)) => Found { value: variable(&named, environment, faults)?, place: named.place },
+        (None, Some(named)) => Found { value: variable(&named, environment, missing)?, place: named.place },
         (None, None) => return None,
     };
     let parsed = PostgresUrl::parse(url.value.expose(), UrlOrigin::Operator);
@@ -100,9 +123,14 @@ enum Kept {
 }
 
 /// Reads where the password is, and at which place that is said.
-fn password(item: &Reader<'_>, environment: &Environment, faults: &Faults) -> Option<(Kept, String)> {
+fn password(
+    item: &Reader<'_>,
+    environment: &Environment,
+    missing: &Missing,
+    faults: &Faults,
+) -> Option<(Kept, String)> {
     let from_env = item.text("passwordFromEnv").and_then(|named| {
-        let secret = variable(&named, environment, faults)?;
+        let secret = variable(&named, environment, missing)?;
         Some((Kept::Here(secret), named.place))
     });
     let file = item.text("passwordFile").map(|found| {
@@ -123,12 +151,15 @@ fn password(item: &Reader<'_>, environment: &Environment, faults: &Faults) -> Op
     Some(first)
 }
 
+/// The variables that a source names and that are not set.
+type Missing = Faults;
+
 /// Returns what the named variable holds.
-fn variable(named: &Found<String>, environment: &Environment, faults: &Faults) -> Option<Secret> {
+fn variable(named: &Found<String>, environment: &Environment, missing: &Missing) -> Option<Secret> {
     match environment.raw(&named.value).and_then(|value| value.to_str()).filter(|value| !value.is_empty()) {
         Some(value) => Some(Secret::new(value)),
         None => {
-            faults.add(&named.place, format!("names `{}`, which is not set", shown(&named.value)));
+            missing.add(&named.place, format!("names `{}`, which is not set", shown(&named.value)));
             None
         }
     }

@@ -82,10 +82,11 @@ impl Handler {
         method: &'static str,
         operation: &str,
         input: JsonObject,
+        heard: Option<Arc<PeerProgress>>,
         context: &RequestContext<RoleServer>,
     ) -> Request {
-        let progress: Arc<dyn Progress> = match context.meta.get_progress_token() {
-            Some(token) => Arc::new(PeerProgress::new(context.peer.clone(), token)),
+        let progress: Arc<dyn Progress> = match heard {
+            Some(progress) => progress,
             None => Arc::new(Silent),
         };
         let client = context.client_info().map(|info| info.name).unwrap_or_default();
@@ -111,7 +112,7 @@ impl Handler {
         input: Value,
         context: &RequestContext<RoleServer>,
     ) -> Envelope {
-        self.service.call(self.request(method, operation, object(input), context)).await
+        self.service.call(self.request(method, operation, object(input), heard(context), context)).await
     }
 
     /// Makes a call; one that takes long is answered with a task, and goes on.
@@ -287,7 +288,9 @@ impl ServerHandler for Handler {
         let structured =
             context.protocol_version().is_some_and(|v| v.as_str() >= ProtocolVersion::V_2025_06_18.as_str());
         let unknown = find_for(&call.name, "tools/call").is_err();
-        let request = self.request("tools/call", &call.name, call.arguments.unwrap_or_default(), &context);
+        let heard = heard(&context);
+        let _beat = heard.as_ref().map(PeerProgress::beat);
+        let request = self.request("tools/call", &call.name, call.arguments.unwrap_or_default(), heard, &context);
         if !unknown && context.client_capabilities().is_some_and(|client| client.supports_tasks()) {
             return self.call_as_task(request, structured, &context).await;
         }
@@ -319,6 +322,12 @@ fn capabilities() -> ServerCapabilities {
         .enable_tools()
         .enable_tasks()
         .build()
+}
+
+/// Returns what tells the client of a request's progress, if it wants to be told.
+fn heard(context: &RequestContext<RoleServer>) -> Option<Arc<PeerProgress>> {
+    let token = context.meta.get_progress_token()?;
+    Some(Arc::new(PeerProgress::new(context.peer.clone(), token)))
 }
 
 /// Renders an envelope so that row data travels once.

@@ -122,6 +122,8 @@ impl Operation for ListProfiles {
             ));
         }
         hints.extend(told_sources(&call.core.source_names()));
+        let unusable = call.core.unusable_sources().iter().take(SOURCES_SHOWN_MAX);
+        hints.extend(unusable.map(|source| format!("source `{}` cannot be used: {}", source.name, source.why)));
         Ok(Done::new(
             counted(profiles.len(), "profile", "profiles"),
             Profiles {

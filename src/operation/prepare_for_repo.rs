@@ -131,9 +131,13 @@ impl Operation for PrepareForRepo {
     type Output = Prepared;
 
     fn check(&self) -> Result<(), Failure> {
-        for command in [&self.migration_command, &self.seed_command].into_iter().flatten() {
-            argv::check(command)?;
-            argv::check_recorded(command)?;
+        for (name, command) in [("migrationCommand", &self.migration_command), ("seedCommand", &self.seed_command)] {
+            let Some(command) = command else { continue };
+            argv::check(command).and_then(|()| argv::check_recorded(command)).map_err(|error| {
+                let mut failure = Failure::from(error);
+                failure.message = format!("`{name}`: {}", failure.message);
+                failure
+            })?;
         }
         check_url_names(self.database_url_env_names.as_deref().unwrap_or_default())?;
         // With a sandbox named, the version only selects.
@@ -191,6 +195,19 @@ impl Operation for PrepareForRepo {
             warnings.push(format!(
                 "its database URL is read from `{}`; record that with `databaseUrlEnvNames`, or give it with each command",
                 unrecorded.join("`, `")
+            ));
+        }
+        let mut majors = Vec::new();
+        for profile in call.core.profiles() {
+            majors.push(profile.major_ahead().await.map(|major| major.to_string()));
+        }
+        // Whose version is not known may have it.
+        let is_unserved =
+            |wanted: &&str| majors.iter().all(|major| major.as_deref().is_some_and(|major| major != *wanted));
+        if let Some(version) = project.postgres_version.as_deref().filter(is_unserved) {
+            warnings.push(format!(
+                "no profile has Postgres {version}: validate_schema_change will not make a sandbox for the repository unless the call \
+                 names a version or profile that there is; `list_profiles` shows them"
             ));
         }
         let result = Prepared {

@@ -210,7 +210,7 @@ impl Operation for RunSql {
         name: "run_sql",
         title: "Run SQL in a sandbox",
         help: "Runs SQL in your sandbox and returns bounded results. Use readonly=true to look; it runs as a role that cannot write. \
-               Values are exact: bigint and numeric come as strings.",
+               Values are exact: bigint and numeric come as strings, and JSON that doubles would change as its text (`jsonAsText`).",
         impact: Impact::Writes,
         meets: &[
             ObligationKind::ReadOnly,
@@ -329,6 +329,7 @@ impl Operation for RunSql {
         })?;
         results.say_what_cut(&permit.grant().obligations);
         results.say_what_is_left_out();
+        results.say_what_is_text();
         results.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let warnings = std::mem::take(&mut results.warnings);
         Ok(Done::new(results.summary(), results).warn(warnings))

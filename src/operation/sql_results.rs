@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::envelope::EnvelopeError;
-use crate::engine::postgres::{Cell, Column, Notice, ResultSet};
+use crate::engine::postgres::{Cell, Column, JsonForm, Notice, ResultSet};
 use crate::model::limits::{NOTICES_MAX, REPLY_FRAME_BYTES_MAX};
 use crate::model::{Code, Failure, Obligations, counted};
 
@@ -19,6 +19,9 @@ const COLUMN_FRAME_BYTES: usize = 24;
 const WORD_FRAME_BYTES: usize = 3;
 /// Why a result has no rows and no columns where the reply has no room for them.
 const CUT_BY_BYTES: &str = "bytes";
+/// Told with JSON that is not nested.
+const JSON_AS_TEXT: &str = "columns with `jsonAsText` hold each JSON value as a string of its text, since a client could change one that is nested: it \
+     has a number past 2^53 or with digits that a double loses, a key twice, or is JSON's own null; read the string, or take the parts in SQL";
 
 /// Results of one call.
 #[derive(Debug, Default, Serialize, JsonSchema)]
@@ -98,10 +101,14 @@ pub(super) struct ResultSetEntry {
 
 /// One column.
 #[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 struct ColumnEntry {
     name: String,
     /// The type as Postgres writes it.
     r#type: String,
+    /// Whether each JSON value here is a string of its text: nested, one would not come through a reader's doubles as it is.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    json_as_text: bool,
 }
 
 /// A message of the server.
@@ -113,16 +120,22 @@ struct NoticeEntry {
 
 impl ResultSetEntry {
     pub(super) fn new(statement_index: u32, set: &ResultSet) -> Self {
-        let name = |column: &Column| ColumnEntry { name: column.name.clone(), r#type: column.type_name.clone() };
+        let forms: Vec<_> = (0..set.columns.len()).map(|index| set.json_form(index)).collect();
+        let name = |(column, form): (&Column, &JsonForm)| ColumnEntry {
+            name: column.name.clone(),
+            r#type: column.type_name.clone(),
+            json_as_text: *form == JsonForm::Text,
+        };
         let row = |row: &Vec<Cell>| -> Vec<Value> {
-            row.iter().zip(&set.columns).map(|(cell, column)| cell.json_value(&column.shape)).collect()
+            let columns = set.columns.iter().zip(&forms);
+            row.iter().zip(columns).map(|(cell, (column, form))| cell.json_value(&column.shape, *form)).collect()
         };
         let kept =
             set.rows.iter().flatten().map(|cell| cell.text().map_or(CELL_BYTES, |text| text.len() as u64 + CELL_BYTES));
         Self {
             statement_index,
             command_tag: set.command_tag.clone(),
-            columns: set.columns.iter().map(name).collect(),
+            columns: set.columns.iter().zip(&forms).map(name).collect(),
             rows: set.rows.iter().map(row).collect(),
             returned_row_count: set.rows.len() as u64,
             affected_row_count: set.affected,
@@ -225,6 +238,13 @@ impl SqlResults {
         }
     }
 
+    /// Says what became of JSON that could not be nested.
+    pub(super) fn say_what_is_text(&mut self) {
+        if self.result_sets.iter().flat_map(|set| &set.columns).any(|column| column.json_as_text) {
+            self.warnings.push(JSON_AS_TEXT.to_owned());
+        }
+    }
+
     /// Repeats the last set's counts at the top.
     pub(super) fn total_up(&mut self) {
         if let Some(last) = self.result_sets.last() {
@@ -269,7 +289,7 @@ mod tests {
     use super::*;
 
     fn entry(columns: usize) -> ResultSetEntry {
-        let column = |_| ColumnEntry { name: "c".repeat(60), r#type: "int4".to_owned() };
+        let column = |_| ColumnEntry { name: "c".repeat(60), r#type: "int4".to_owned(), json_as_text: false };
         ResultSetEntry {
             statement_index: 1,
             command_tag: Some("SELECT 1".to_owned()),

@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::core::require;
-use super::{Core, Profile};
+use super::{Core, Profile, State};
 use crate::admission::Permit;
 use crate::engine::postgres::{PostgresUrl, UrlOrigin};
 use crate::model::{Code, Context, Failure, Identity, Impact, Principal, SandboxId, Secret, Timestamp};
 use crate::secret::Sealed;
-use crate::store::{GivenApproval, NewRequest, Noted, WaitingRequest};
+use crate::store::{Find, GivenApproval, NewRequest, Noted, WaitingRequest};
 
 /// What a request is sealed as.
 const REQUEST_FIELD: &str = "approval request";
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// Returns the requests that wait and are the caller's own, or its groups' to approve, and whether there are more than
-    /// were looked at. Starts nothing.
+    /// were looked at. What is asked about a sandbox that is gone waits no longer. Starts nothing.
     ///
     /// # Errors
     /// Fails if the metadata of a server that runs cannot be read.
@@ -189,6 +189,9 @@ impl Core {
             more |= cut;
             for row in rows {
                 let Some(opened) = self.open_request(&row).await else { continue };
+                if is_gone(profile, &opened).await {
+                    continue;
+                }
                 let shown = self.shown(profile, &row, opened, principal).await;
                 waiting.extend(shown);
             }
@@ -383,6 +386,20 @@ impl Core {
             "arguments": sorted(&Value::Object(given)),
         });
         self.inner().keys.keyed_digest(sorted(&whole).to_string().as_bytes()).to_vec()
+    }
+}
+
+/// Returns whether a request is about a sandbox that is not there any more. Where that cannot be known it is not said.
+async fn is_gone(profile: &Profile, opened: &Opened) -> bool {
+    let id = opened.what.get("databaseId").and_then(Value::as_str).and_then(|id| id.parse::<SandboxId>().ok());
+    let Some(id) = id else { return false };
+    match profile.store.find(&Find::Id(id)).await {
+        Ok(Some(sandbox)) => match sandbox.state {
+            State::Creating | State::Ready => false,
+            State::Deleting | State::Deleted | State::Failed => true,
+        },
+        Ok(None) => true,
+        Err(_) => false,
     }
 }
 

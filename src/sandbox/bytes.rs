@@ -15,7 +15,7 @@ use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::room::refuse_without_room;
 use super::upkeep::Steward;
-use super::{Core, Profile, Sandbox, not_found};
+use super::{Core, Profile, Sandbox, State, not_found};
 use crate::admission::{Grant, SystemReason};
 use crate::engine::EngineError;
 use crate::model::{Code, CredentialAccess, Failure, Impact, SandboxId, Scope, fault};
@@ -53,6 +53,7 @@ impl Core {
             for (scope, limit) in decided {
                 refuse_over(profile, sandbox, *scope, limit.value, &format!(", set by `{}`", limit.set_by)).await?;
             }
+            profile.note_filled(sandbox.id);
         }
         if sandbox.login_stands() {
             return Ok(());
@@ -94,6 +95,23 @@ impl Core {
             }
         }
         if sandbox.login_stands() { Ok(()) } else { refuse_over_any(profile, sandbox, limits).await }
+    }
+
+    /// Measures what a program that ends after one call was let write in: the next such program has nothing else to go by,
+    /// where no server runs that measures all in turn.
+    pub async fn measure_filled(&self) {
+        for profile in self.profiles() {
+            let Some(id) = profile.take_filled() else { continue };
+            let measured = async {
+                let found = profile.store.find(&Find::Id(id)).await?;
+                let Some(sandbox) = found.filter(|sandbox| sandbox.state == State::Ready) else { return Ok(()) };
+                let bytes = profile.engine.measure(&removal_spec(&sandbox)).await?;
+                profile.store.measured(id, Some(bytes)).await.map_err(Failure::from)
+            };
+            if let Err(failure) = measured.await {
+                tracing::debug!(sandbox = %id, %failure, "it could not be measured");
+            }
+        }
     }
 
     /// Says why the server did not let the owner role in: its login may have been taken away since the sandbox was

@@ -15,7 +15,8 @@ use tokio_util::task::TaskTracker;
 use super::decided::Decided;
 use super::kept::Kept;
 use super::pool::SessionPool;
-use super::{Profile, Sandbox, SourceSettings, not_found};
+use super::sources::Sources;
+use super::{Profile, Sandbox, not_found};
 use crate::admission::{Grant, Permit};
 use crate::engine::{Contents, SandboxSpec, Standing};
 use crate::model::{Code, Failure, Impact, PlanId, SandboxId, SandboxKind, Secret, fault};
@@ -57,7 +58,7 @@ pub(super) struct Inner {
     pub(super) pool: SessionPool<Kept>,
     pub(super) decided: Decided,
     /// Databases that may be cloned by name.
-    pub(super) sources: OnceLock<Vec<SourceSettings>>,
+    pub(super) sources: OnceLock<Sources>,
     /// How long a call waits for a session, in ms.
     session_wait_ms: AtomicU64,
     /// Plans that a task of ours works on.

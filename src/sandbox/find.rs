@@ -262,7 +262,11 @@ impl Core {
     pub(super) fn no_such_version(&self, wanted: u64) -> Failure {
         let known: BTreeSet<u16> = self.profiles().iter().filter_map(|profile| profile.known_major()).collect();
         let mut failure = Failure::new(Code::PostgresVersionUnavailable, format!("no profile has Postgres {wanted}"))
-            .allowed(known.into_iter().map(|major| major.to_string()));
+            .allowed(known.into_iter().map(|major| major.to_string()))
+            .hint(
+                "`list_profiles` shows which there are; a call that names no version for a repository asks for the one that its \
+                 `.pgsandbox/project.json` has",
+            );
         failure.detail_mut().requested_version = Some(wanted.to_string());
         failure
     }

@@ -52,7 +52,7 @@ pub use pool::Reusable;
 pub use profile::{Profile, ProfileSettings};
 pub use remove::{CleanupFailure, CleanupFilter, CleanupReport, Deleted};
 pub use request::{BUILT_IN_EXTENSION, CreateRequest, quota_limits, ttl_limit};
-pub use sources::{CloneAsked, SourceRef, SourceSettings};
+pub use sources::{CloneAsked, SourceRef, SourceSettings, UnusableSource};
 pub use templates::{TemplateList, TemplateRequest};
 pub use upkeep::{Reaped, UpkeepAudit, UpkeptProfile};
 

@@ -1,7 +1,7 @@
 //! A profile: where sandboxes are made, and within which bounds.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex as PlainMutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
@@ -10,7 +10,7 @@ use super::Sandbox;
 use super::clock::ClockWatch;
 use super::request::{ALLOWED_BY_DEFAULT, NEVER_ALLOWED, check_extensions};
 use crate::engine::{Engine, ServerInfo, Standing};
-use crate::model::{Code, Failure, limits, prefix_fault};
+use crate::model::{Code, Failure, SandboxId, limits, prefix_fault};
 use crate::store::{FailPoints, Inert, Sessions, Store};
 
 /// What an operator sets for one profile. Policies only lower it.
@@ -52,6 +52,8 @@ pub struct Profile {
     /// Held while opening, so that many first calls start one server once. Keeps the last failure and until when it
     /// stands: who has waited for an attempt that failed does not wait for another.
     opening: Mutex<Option<(Instant, Failure)>>,
+    /// The sandbox that a request was last let write in, until it is measured for it.
+    filled: PlainMutex<Option<SandboxId>>,
 }
 
 impl fmt::Debug for Profile {
@@ -105,6 +107,7 @@ impl Profile {
             info: OnceLock::new(),
             clock: ClockWatch::default(),
             opening: Mutex::default(),
+            filled: PlainMutex::default(),
         })
     }
 
@@ -130,6 +133,16 @@ impl Profile {
     /// `extension_not_allowed`, or `invalid_extensions` for what is no name of one.
     pub fn check_extension(&self, name: &str) -> Result<(), Failure> {
         check_extensions(&self.name, &[name.to_owned()], &self.settings.allowed_extensions).map(|_| ())
+    }
+
+    /// Notes that a request is let write in a sandbox.
+    pub(super) fn note_filled(&self, id: SandboxId) {
+        *self.filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+    }
+
+    /// Returns the sandbox that a request was last let write in, once.
+    pub(super) fn take_filled(&self) -> Option<SandboxId> {
+        self.filled.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Returns the engine's kind, `postgres` for instance.

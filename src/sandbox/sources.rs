@@ -23,6 +23,24 @@ pub struct SourceSettings {
     pub profiles: Option<Vec<String>>,
 }
 
+/// A database that the operator configured in part: a variable that holds the rest is not set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusableSource {
+    /// Unique among all sources.
+    pub name: String,
+    /// Whether it is a production database.
+    pub production: bool,
+    /// What is not set.
+    pub why: String,
+}
+
+/// All that are configured.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    usable: Vec<SourceSettings>,
+    unusable: Vec<UnusableSource>,
+}
+
 /// A source as a caller names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceRef {
@@ -86,14 +104,23 @@ fn host_name(host: &Host) -> String {
 
 impl Core {
     /// Says which databases the operator configured, once, before calls are answered.
-    pub fn set_sources(&self, sources: Vec<SourceSettings>) {
+    pub fn set_sources(&self, usable: Vec<SourceSettings>, unusable: Vec<UnusableSource>) {
         // A second list would be another configuration's.
-        self.inner().sources.set(sources).unwrap_or_default();
+        self.inner().sources.set(Sources { usable, unusable }).unwrap_or_default();
     }
 
-    /// Returns the names of the configured sources, in their order.
+    /// Returns the names of the sources that can be used, in their order.
     pub fn source_names(&self) -> Vec<String> {
-        self.inner().sources.get().into_iter().flatten().map(|source| source.name.clone()).collect()
+        self.usable_sources().iter().map(|source| source.name.clone()).collect()
+    }
+
+    /// Returns the sources that cannot be used, in their order.
+    pub fn unusable_sources(&self) -> &[UnusableSource] {
+        self.inner().sources.get().map(|sources| sources.unusable.as_slice()).unwrap_or_default()
+    }
+
+    fn usable_sources(&self) -> &[SourceSettings] {
+        self.inner().sources.get().map(|sources| sources.usable.as_slice()).unwrap_or_default()
     }
 
     /// Returns what policies are shown of a source.
@@ -130,7 +157,7 @@ impl Core {
         if matches!(asked, SourceRef::Name(_)) || found.production {
             return Ok(Vec::new());
         }
-        let known = self.inner().sources.get().map(Vec::as_slice).unwrap_or_default();
+        let known = self.usable_sources();
         let mut guarded = Vec::new();
         for source in known.iter().filter(|source| source.production) {
             let mut url = source.url.clone();
@@ -142,11 +169,15 @@ impl Core {
         Ok(guarded)
     }
 
-    /// Finds a source. A URL that leads to a database marked as production is to such a one.
+    /// Finds a source. A URL that leads to a database marked as production is to such a one; while it is not known where one
+    /// such is, no URL is taken.
     pub(super) fn find_source(&self, source: &SourceRef) -> Result<SourceSettings, Failure> {
-        let known = self.inner().sources.get().map(Vec::as_slice).unwrap_or_default();
+        let known = self.usable_sources();
         match source {
             SourceRef::Name(name) => known.iter().find(|source| source.name == *name).cloned().ok_or_else(|| {
+                if let Some(source) = self.unusable_sources().iter().find(|source| source.name == *name) {
+                    return not_usable(format!("source `{name}` cannot be used: {}", source.why));
+                }
                 let shown: String = name.chars().take(80).flat_map(char::escape_default).collect();
                 let failure = Failure::new(Code::SourceNotAllowed, format!("there is no source `{shown}`"))
                     .allowed(known.iter().map(|source| source.name.clone()));
@@ -154,11 +185,23 @@ impl Core {
             }),
             SourceRef::Url(text) => {
                 let url = PostgresUrl::parse(text.expose(), UrlOrigin::Caller)?;
+                if let Some(source) = self.unusable_sources().iter().find(|source| source.production) {
+                    let (name, why) = (&source.name, &source.why);
+                    let text =
+                        format!("it is not known whether the URL leads to the production source `{name}`: {why}");
+                    return Err(not_usable(text));
+                }
                 let production = known.iter().any(|source| source.production && source.is_at(&url));
                 Ok(SourceSettings { name: url.redacted(), url, password: None, production, profiles: None })
             }
         }
     }
+}
+
+fn not_usable(message: String) -> Failure {
+    Failure::new(Code::InvalidConfiguration, message).hint(
+        "an operator sets the variable where this program is started, or takes the source out, and starts it again",
+    )
 }
 
 #[cfg(test)]

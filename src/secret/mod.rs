@@ -61,7 +61,7 @@ pub enum SecretError {
     #[error("keys from `{0}` are rotated where they are kept, not here")]
     NotOurs(String),
     /// The file or program that holds a password cannot be read or run.
-    #[error("could not get the password that `{from}` holds")]
+    #[error("could not get the password from `{from}`: {detail}")]
     PasswordUnread {
         /// The file or program.
         from: String,

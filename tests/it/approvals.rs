@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio as Pipe};
 
 use pgsandbox::admission::{MemoryBook, NoConsents, Permit, admit};
 use pgsandbox::model::{
-    Code, Context, Decision, Failure, Generation, Identity, Impact, Obligation, Obligations, Phase, Principal,
-    RequestId, Requested, Timestamp, Transport,
+    Code, Context, Decision, Failure, Generation, Identity, Impact, Obligation, Obligations, Origin, Phase, Principal,
+    RequestId, Requested, SandboxFacts, SandboxId, Timestamp, Transport,
 };
 use pgsandbox::sandbox::{Approved, Asked, Core};
 use serde_json::{Map, Value, json};
@@ -306,6 +306,31 @@ async fn one_subject_does_not_fill_the_metadata_and_sees_no_others_requests() {
     }
     let (shown, more) = core.waiting_approvals(&permit("dora", &["dba"], Impact::Reads)).await.unwrap();
     assert_eq!((shown.len(), more), (200, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_asked_about_a_sandbox_that_is_gone_waits_no_longer() {
+    let ground = Ground::new();
+    let core = ground.core().await;
+    let now = Timestamp::now();
+    let gone = SandboxFacts {
+        id: SandboxId::fresh(),
+        name: "it_gone".to_owned(),
+        owner: "ana".to_owned(),
+        group_owner: None,
+        labels: Vec::new(),
+        origin: Origin::Empty,
+        created_at: now,
+        expires_at: now,
+        bytes: None,
+    };
+    let arguments = Map::new();
+    let groups = BTreeSet::from(["dba".to_owned()]);
+    for (sandbox, waits) in [(Some(gone), 0), (None, 1)] {
+        let context = Context { sandbox, ..context("ana", &[], "clone_database", Impact::ReachesOut) };
+        core.ask_for_approval(&Asked { context: &context, arguments: &arguments, groups: &groups }).await.unwrap();
+        assert_eq!(waiting(&core, "dora", &["dba"]).await, waits);
+    }
 }
 
 /// A user of this machine, with a state directory of its own and the profile and the keys of all.

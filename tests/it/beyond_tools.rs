@@ -24,6 +24,26 @@ fn uris(stdio: &mut Stdio) -> Vec<String> {
 }
 
 #[test]
+fn a_call_that_has_no_news_is_said_to_go_on() {
+    let home = Home::with_cluster();
+    let variables = [("PGSANDBOX_TEST_INTERVAL_MS", "100")];
+    let mut stdio = Stdio::start_with(&home, &variables, std::process::Stdio::inherit());
+    let id = made(&mut stdio);
+    let arguments = json!({"databaseId": id, "sql": "select pg_sleep(250)", "timeoutSeconds": 300});
+    let params = json!({"name": "run_sql", "arguments": arguments, "_meta": {"progressToken": 7}});
+    let call = stdio.begin("tools/call", params);
+    let mut next = || {
+        let told = stdio.message(std::time::Duration::from_secs(30)).expect("it is said to go on");
+        assert_eq!((&told["method"], &told["params"]["progressToken"]), (&json!("notifications/progress"), &json!(7)));
+        told["params"]["progress"].as_f64().unwrap()
+    };
+    let told: Vec<f64> = (0..3).map(|_| next()).collect();
+    assert!(told.is_sorted_by(|one, next| one < next), "{told:?}");
+    stdio.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call}}));
+    assert!(stdio.finish().success());
+}
+
+#[test]
 fn prompts_are_listed_and_filled() {
     let home = Home::fresh();
     let mut stdio = Stdio::start(&home);

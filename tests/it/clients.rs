@@ -238,7 +238,16 @@ fn a_file_that_was_made_goes_with_the_last_server_in_it() {
             desk.told(&["uninstall", "--name", "foo"]);
         }
         assert_eq!(desk.all(), before, "{together}");
+        assert!(
+            [".codex", ".cursor"].iter().all(|folder| !desk.file(folder).exists()),
+            "directories were made and stay"
+        );
     }
+    // A directory that somebody has put something in is somebody's.
+    desk.told(&["setup", "codex", "cursor"]);
+    desk.write(".codex/notes", "mine");
+    desk.told(&["uninstall"]);
+    assert_eq!((desk.file(".codex/notes").exists(), desk.file(".cursor").exists()), (true, false));
     assert!(desk.refused(&["setup", "cursor", "--name", "a b"]).contains("takes letters"));
 }
 

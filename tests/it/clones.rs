@@ -16,6 +16,7 @@ mod limited;
 mod masked;
 mod refused;
 mod stopped;
+mod unset;
 mod whole;
 mod withheld;
 

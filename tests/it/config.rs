@@ -435,6 +435,27 @@ fn spans_are_sent_by_the_protocol_that_stands_beside_the_endpoint() {
 }
 
 #[test]
+fn a_source_whose_variable_is_not_set_is_unusable_and_stops_nothing_else() {
+    let file = r#"{"sources": [
+        {"name": "whole", "url": "postgresql://u@h/d"},
+        {"name": "nowhere", "urlFromEnv": "NO_URL", "passwordFromEnv": "NO_PASSWORD", "production": true},
+        {"name": "closed", "url": "postgresql://u@h/d", "passwordFromEnv": "EMPTY"}
+    ]}"#;
+    let config = load_text(file, &[("EMPTY", "")]).unwrap();
+    assert_eq!(config.sources.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(), ["whole"]);
+    let unusable: Vec<_> = config.unusable_sources.iter().map(|s| (s.name.as_str(), s.production, s.why())).collect();
+    let nowhere = "`sources[1].urlFromEnv` names `NO_URL`, which is not set; `sources[1].passwordFromEnv` names `NO_PASSWORD`, \
+                   which is not set";
+    let closed = "`sources[2].passwordFromEnv` names `EMPTY`, which is not set";
+    assert_eq!(unusable, [("nowhere", true, nowhere.to_owned()), ("closed", false, closed.to_owned())]);
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+    check_file(
+        r#"{"sources": [{"name": "a", "urlFromEnv": "NOT_SET", "production": "yes"}, {"name": "a", "urlFromEnv": "NOT_SET"}]}"#,
+        &[("sources[0].production", "expected `true` or `false`"), ("sources[1].name", "names a second source `a`")],
+    );
+}
+
+#[test]
 fn a_readable_file_with_an_admin_url_is_warned_of() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.json");
@@ -519,7 +540,7 @@ fn all_faults_of_sources_are_reported_together_and_no_password_is_shown() {
         "sources": [
             {"name": "a", "url": "postgresql://u:hunter2@h1,h2/d", "passwordFile": "relative", "prodution": true},
             {"name": "b b", "url": "postgresql://u:hunter2@h/d", "passwordCommand": ["pass"], "profiles": ["nope"]},
-            {"name": "c", "urlFromEnv": "NOT_SET"},
+            {"name": "unset", "urlFromEnv": "NOT_SET"},
             {"name": "d", "url": "postgresql://u@h/d", "urlFromEnv": "X"},
             {"url": "postgresql://u@h/d?service=hunter2", "profiles": []},
             {"name": "c", "url": "postgresql://u@h/d", "passwordFile": "/a", "passwordCommand": ["/b"]},
@@ -539,7 +560,6 @@ fn all_faults_of_sources_are_reported_together_and_no_password_is_shown() {
             ("sources[1].passwordCommand", "absolute path of a program"),
             ("sources[1].passwordCommand", "stands beside a password in the URL"),
             ("sources[1].profiles", "names `nope`, which is no profile"),
-            ("sources[2].urlFromEnv", "names `NOT_SET`, which is not set"),
             ("sources[3].urlFromEnv", "stands beside `url`"),
             ("sources[4].name", "is missing"),
             ("sources[4].url", "the parameter `service`, which is not supported"),
@@ -650,5 +670,5 @@ fn a_file_in_the_directorys_place_is_refused() {
 
 #[test]
 fn a_key_without_a_name_has_a_place_that_is_seen() {
-    check_file(r#"{"": 1}"#, &[("\"\"", "is not known")]);
+    check_file(r#"{"": 1}"#, &[("\"\"", "is not known; there are `defaultProfile`, ")]);
 }

@@ -62,5 +62,6 @@ mod time_limits;
 mod told;
 mod toy_engine;
 mod unheard;
+mod values;
 mod versions;
 mod wire;

@@ -95,9 +95,9 @@ pub(super) const REACHED_BY: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 /// What is said of arguments that somebody added to ours.
 pub(super) const FURTHER_ARGUMENTS: &str = "further arguments";
 
-/// Returns whether a variable is one that setting up writes.
+/// Returns whether a variable is one that setting up writes, where it is set.
 pub(super) fn is_written(variable: &str) -> bool {
-    ["PGSANDBOX_HOME", "PGSANDBOX_CONFIG"].contains(&variable)
+    crate::config::is_repeatable(variable)
 }
 
 /// What is said of an entry that is reached over a network.

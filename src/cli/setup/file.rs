@@ -59,6 +59,20 @@ pub(super) fn is_below(path: &Path, directory: &Path) -> bool {
     }
 }
 
+/// Returns the directories that lead to a file and are not there.
+pub(super) fn missing_folders(path: &Path) -> Vec<PathBuf> {
+    path.ancestors().skip(1).take_while(|folder| !folder.exists()).map(Path::to_path_buf).collect()
+}
+
+/// Removes those of the directories in which nothing is.
+pub(super) fn remove_empty(mut folders: Vec<PathBuf>) {
+    folders.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+    for folder in folders {
+        // One that somebody has put something in is somebody's now.
+        drop(fs::remove_dir(folder));
+    }
+}
+
 /// Follows links to the file that they mean, which need not be there.
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_path_buf();

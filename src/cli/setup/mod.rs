@@ -200,7 +200,9 @@ fn other_servers() -> Option<String> {
     (!names.is_empty()).then(|| {
         let (of, names) =
             (if names.len() == 1 { "the server of profile" } else { "the servers of profiles" }, names.join(", "));
-        format!("left: sandboxes on {of} {names}; `pgsandbox list-databases --profile` names yours there")
+        format!(
+            "left: sandboxes that may be on {of} {names}; `pgsandbox list-databases --profile NAME` names yours there"
+        )
     })
 }
 
@@ -361,8 +363,10 @@ fn write(asked: &Asked, planned: &[Planned], puts: bool) -> Result<Vec<String>, 
     let mut record = home.as_ref().map(|home| Record::read(home.path())).unwrap_or_default();
     let mut is_noted = true;
     let mut written = Ok(());
+    let mut left = Vec::new();
     for one in planned.iter().filter(|one| !one.difference.is_empty()) {
         let file = &one.source.path;
+        let folders = file::missing_folders(file);
         written = file::replace(&one.source, one.changed.text.as_deref()).map_err(|error| unwritten(file, &error));
         if written.is_err() {
             break;
@@ -370,9 +374,10 @@ fn write(asked: &Asked, planned: &[Planned], puts: bool) -> Result<Vec<String>, 
         if puts && one.changed.was_there {
             continue;
         }
-        record.note(file, &asked.name, puts.then_some(one.changed.made));
+        left.extend(record.note(file, &asked.name, puts.then_some(one.changed.made), folders));
         is_noted = false;
     }
+    file::remove_empty(left);
     let noted = match home.filter(|home| !is_noted && (puts || home.path().exists())) {
         Some(home) => home.open().map_err(Failure::from).and_then(|()| {
             record.write(home.path()).map_err(|error| Failure::new(Code::InvalidConfiguration, error.to_string()))

@@ -19,6 +19,9 @@ struct Line {
     file: PathBuf,
     server: String,
     made: String,
+    /// The directories that were made for the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    folders: Vec<PathBuf>,
 }
 
 /// The record of a state directory.
@@ -50,9 +53,17 @@ impl Record {
         self.lines.iter().filter(|line| line.file == file).map(|line| line.server.as_str()).collect()
     }
 
-    /// Notes what was made, `None` for nothing any more.
-    pub(super) fn note(&mut self, file: &Path, server: &str, made: Option<Made>) {
+    /// Notes what was made, `None` for nothing any more, and for which directories. Returns those that are nobody's any more.
+    pub(super) fn note(
+        &mut self,
+        file: &Path,
+        server: &str,
+        made: Option<Made>,
+        mut folders: Vec<PathBuf>,
+    ) -> Vec<PathBuf> {
         let before = self.made(file, server);
+        let of = self.lines.iter_mut().filter(|line| line.file == file && line.server == server);
+        of.for_each(|line| folders.append(&mut line.folders));
         self.lines.retain(|line| line.file != file || line.server != server);
         // What holds several servers goes with the last of them.
         if made.is_none()
@@ -61,9 +72,15 @@ impl Record {
         {
             before.as_str().clone_into(&mut other.made);
         }
-        let line =
-            |made: Made| Line { file: file.to_owned(), server: server.to_owned(), made: made.as_str().to_owned() };
-        self.lines.extend(made.map(line));
+        let Some(made) = made else {
+            if let Some(other) = self.lines.iter_mut().find(|line| line.file == file) {
+                other.folders.append(&mut folders);
+            }
+            return folders;
+        };
+        let (file, server, made) = (file.to_owned(), server.to_owned(), made.as_str().to_owned());
+        self.lines.push(Line { file, server, made, folders });
+        Vec::new()
     }
 
     /// Writes the record.

@@ -165,3 +165,10 @@ fn what_somebody_wrote_into_what_was_made_stays() {
     let changed = in_toml(text, Change::Remove(Made::File)).unwrap();
     assert_eq!(changed.text.unwrap(), "# a thought\n[mcp_servers.x]\ncommand = 'y'\n");
 }
+
+#[test]
+fn what_setting_up_writes_is_not_somebody_elses_and_what_it_never_writes_is() {
+    let written = ["PGSANDBOX_HOME", "PGSANDBOX_CONFIG", "PGSANDBOX_POSTGRES_15_BIN_DIR", "PGSANDBOX_DATABASE_PREFIX"];
+    assert!(written.iter().all(|name| super::change::is_written(name)));
+    assert!(!super::change::is_written("PGSANDBOX_ADMIN_DATABASE_URL") && !super::change::is_written("X"));
+}

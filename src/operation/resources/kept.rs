@@ -97,8 +97,8 @@ impl Kept for Digests {
     const VARIABLE: &'static str = "handle";
     const NAME: &'static str = "digest";
     const TITLE: &'static str = "Schema digest";
-    const HOLDS: &'static str = "What a schema digest of yours was made of, kept for a day: where, when, and how many \
-                                 objects of each kind.";
+    const HOLDS: &'static str = "What a schema digest of yours was made of, kept for a day: where, since when it is so, and \
+                                 how many objects of each kind.";
 
     async fn listed(call: &Call, grant: &Grant) -> Result<Vec<[String; 3]>, Failure> {
         let told = |facts: SchemaFacts| {

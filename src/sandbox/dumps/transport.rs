@@ -119,6 +119,9 @@ fn add(shelf: &Shelf, from: &Path, name: Option<String>) -> Result<String, Failu
 fn outside(verb: &str, path: &Path, error: &io::Error) -> Failure {
     let code = if error.kind() == io::ErrorKind::StorageFull { Code::DiskFull } else { Code::InvalidArguments };
     let shown: String = path.to_string_lossy().chars().flat_map(char::escape_default).collect();
-    Failure::new(code, format!("`{shown}` cannot be {verb}: {error}"))
-        .hint("name a regular file; one that is there already is not replaced")
+    let hint = match verb {
+        "read" => "name a regular file that `pgsandbox exported save` has written",
+        _ => "name a file that is not there yet, in a directory that you may write in: none is replaced",
+    };
+    Failure::new(code, format!("`{shown}` cannot be {verb}: {error}")).hint(hint)
 }

@@ -51,10 +51,11 @@ impl SchemaDigest {
         }
     }
 
-    /// Returns the name under which the whole schema may be kept for its owner.
-    pub fn handle(&self) -> String {
+    /// Returns the name under which the whole schema may be kept for its owner: the same for the same schema of one sandbox.
+    pub fn handle(&self, sandbox_id: &str) -> String {
         let mut hash = Sha256::new();
-        for part in [self.filter.schema.as_deref(), self.filter.table.as_deref(), Some(self.checksum.as_str())] {
+        let (schema, table) = (self.filter.schema.as_deref(), self.filter.table.as_deref());
+        for part in [schema, table, Some(self.checksum.as_str()), Some(sandbox_id)] {
             add(&mut hash, part.map_or("none", |_| "some"));
             add(&mut hash, part.unwrap_or_default());
         }
@@ -153,8 +154,9 @@ mod tests {
     #[test]
     fn handles_are_told_from_checksums() {
         let digest = digest(Vec::new());
-        assert!(is_handle(&digest.handle()) && !is_handle(&digest.checksum) && is_checksum(&digest.checksum));
+        assert!(is_handle(&digest.handle("a")) && !is_handle(&digest.checksum) && is_checksum(&digest.checksum));
         let part = SchemaFilter { schema: Some("s".to_owned()), table: None };
-        assert_ne!(SchemaDigest::of(&Schema::default(), &part).handle(), digest.handle());
+        assert_ne!(SchemaDigest::of(&Schema::default(), &part).handle("a"), digest.handle("a"));
+        assert_ne!(digest.handle("b"), digest.handle("a"), "what is told of it is of one sandbox");
     }
 }

@@ -33,6 +33,8 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// The largest file that is read, in bytes: a schema as large as one may be, written out.
 const FILE_BYTES_MAX: u64 = 256 << 20;
+/// How many snapshots are named where another was asked for.
+const MISSING_SHOWN_MAX: usize = 20;
 /// The format of the files.
 const FORMAT: u32 = 1;
 /// How many digits of an owner's digest name its folder.
@@ -188,8 +190,13 @@ pub(super) enum FilesError {
     #[error("{0}")]
     Full(String),
     /// There is none.
-    #[error("there is no snapshot named `{0}`")]
-    Missing(String),
+    #[error("there is no snapshot named `{name}`")]
+    Missing {
+        /// As it was asked for.
+        name: String,
+        /// Some of those that there are.
+        there: Vec<String>,
+    },
 }
 
 impl From<FilesError> for Failure {
@@ -213,9 +220,9 @@ impl From<FilesError> for Failure {
             FilesError::Full(_) => {
                 Self::new(Code::QuotaExceeded, message).hint("delete some with `delete_schema_snapshot`")
             }
-            FilesError::Missing(_) => {
-                Self::new(Code::SnapshotNotFound, message).hint("`list_schema_snapshots` shows those there are")
-            }
+            FilesError::Missing { there, .. } => Self::new(Code::SnapshotNotFound, message)
+                .hint("`list_schema_snapshots` shows those there are")
+                .allowed(there),
         }
     }
 }
@@ -313,7 +320,7 @@ impl Shelf {
     /// # Errors
     /// Fails if there is none of that name, or it is not what was written.
     pub(super) fn snapshot(&self, name: &str) -> Result<KeptSchema> {
-        self.load(&self.path(SNAPSHOTS, name))?.ok_or_else(|| FilesError::Missing(name.to_owned()))
+        self.load(&self.path(SNAPSHOTS, name))?.ok_or_else(|| self.missing(name))
     }
 
     /// Returns a snapshot's facts.
@@ -321,7 +328,7 @@ impl Shelf {
     /// # Errors
     /// Fails if there is none of that name.
     pub(super) fn snapshot_facts(&self, name: &str) -> Result<SchemaFacts> {
-        self.facts(&self.path(SNAPSHOTS, name))?.ok_or_else(|| FilesError::Missing(name.to_owned()))
+        self.facts(&self.path(SNAPSHOTS, name))?.ok_or_else(|| self.missing(name))
     }
 
     /// Removes a snapshot.
@@ -331,15 +338,21 @@ impl Shelf {
     pub(super) fn remove_snapshot(&self, name: &str) -> Result<()> {
         let path = self.path(SNAPSHOTS, name);
         if !self.home().join(SNAPSHOTS).exists() {
-            return Err(FilesError::Missing(name.to_owned()));
+            return Err(self.missing(name));
         }
         let _lock = self.lock(SNAPSHOTS)?;
         fault::reach("file.schemas.remove").map_err(|injected| io_error(&path, injected.into()))?;
         match fs::remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(FilesError::Missing(name.to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.missing(name)),
             Err(error) => Err(io_error(&path, error)),
             Ok(()) => sync(&path).map_err(|error| io_error(&path, error)),
         }
+    }
+
+    /// Says that there is no such snapshot, and which there are.
+    fn missing(&self, name: &str) -> FilesError {
+        let there = self.snapshots().unwrap_or_default().into_iter().take(MISSING_SHOWN_MAX);
+        FilesError::Missing { name: name.to_owned(), there: there.map(|facts| facts.name).collect() }
     }
 
     /// Keeps the schema of a digest under its handle for a while; what is oldest makes room. Returns whether there was.

@@ -36,7 +36,7 @@ fn what_is_kept_comes_back_as_it_was() {
     shelf(&dir).add_snapshot(&strange).unwrap();
     assert_eq!(shelf(&dir).snapshot("a").unwrap(), strange);
     let other = Shelf::new(&dir.path().join("schemas"), "bob");
-    assert!(matches!(other.snapshot("a"), Err(FilesError::Missing(_))));
+    assert!(matches!(other.snapshot("a"), Err(FilesError::Missing { .. })));
     // A file that was carried over says whose it is.
     other
         .add_snapshot(&KeptSchema {
@@ -57,6 +57,8 @@ fn snapshots_are_so_many_and_no_more() {
     let error = shelf(&dir).add_snapshot(&kept("more", "")).unwrap_err();
     assert!(matches!(&error, FilesError::Full(_)), "{error}");
     assert_eq!(Failure::from(error).code, Code::QuotaExceeded);
+    let missing = Failure::from(shelf(&dir).snapshot("nothing").unwrap_err());
+    assert_eq!((missing.code, missing.allowed.len()), (Code::SnapshotNotFound, MISSING_SHOWN_MAX));
     shelf(&dir).remove_snapshot("0").unwrap();
     shelf(&dir).add_snapshot(&kept("more", "")).unwrap();
 }

@@ -182,7 +182,7 @@ impl Core {
         digest: &SchemaDigest,
     ) -> Result<Option<String>, Failure> {
         own(permit, Impact::Reads)?;
-        let handle = digest.handle();
+        let handle = digest.handle(&read.origin.sandbox_id);
         let owner = &permit.grant().principal.owner;
         let kept = KeptSchema::new(owner, &handle, &read.origin, digest, read.schema, None);
         let there = self.on_shelf(permit.grant(), move |shelf| shelf.keep(&kept)).await?;

@@ -210,7 +210,7 @@ fn text_of_other_encodings_becomes_utf_8_and_what_is_none_is_refused_by_name() {
             ("bad", url("ascii_bad"), json!({})),
         ],
     );
-    setup.refused(json!({"source": "bad"}), "restore_incompatible", "is not valid in its encoding");
+    setup.refused(json!({"source": "bad"}), "restore_incompatible", "its encoding: table `public.t`");
     let result = setup.cloned(json!({"source": "latin"}));
     assert_eq!(setup.rows(&result["databaseName"], "SELECT v, length(v)::text FROM t"), [["é", "1"]]);
     let result = setup.cloned(json!({"source": "good"}));

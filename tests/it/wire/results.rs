@@ -1,6 +1,6 @@
 //! Rows, columns, values, notices and errors.
 
-use pgsandbox::engine::postgres::{Cell, Embed, Rest, ResultLimits, StatementCall, TruncatedBy, WireError};
+use pgsandbox::engine::postgres::{Cell, JsonForm, Rest, ResultLimits, StatementCall, TruncatedBy, WireError};
 use pgsandbox::model::limits::NOTICES_MAX;
 
 use super::cluster::{Cluster, call, fails, memory_peak_kib, params, rows, run, texts, value, words};
@@ -42,7 +42,7 @@ async fn types_of_the_callers_own_have_names() {
         let set = run(&mut session, text).await;
         let names: Vec<_> = set.columns.iter().map(|c| c.type_name.as_str()).collect();
         assert_eq!(names, ["s.mood", "s.mood[]", "pair", "int4", "age[]"]);
-        assert_eq!(set.rows_json(Embed::Verbatim), r#"[["sad",["so so"],"(1,x)",7,[7,null]]]"#);
+        assert_eq!(set.rows_json(), r#"[["sad",["so so"],"(1,x)",7,[7,null]]]"#);
         // The second time they are known.
         assert_eq!(run(&mut session, text).await, set);
     }
@@ -55,19 +55,19 @@ async fn values_are_exact_whatever_their_type() {
     let text = r#"SELECT true, 1::int2, -2147483648, 9223372036854775807, 1.10::numeric, 'NaN'::numeric, 0.1::float4,
         1e-7::float8, 'NaN'::float8, '-Infinity'::float4, NULL::int, ''::text, 'NULL', E'a\nb"', '\x00ff'::bytea,
         '2026-02-29 12:00:00'::text, 'infinity'::timestamp, '1 day'::interval, '{"n": 12345678901234567890.10}'::json,
-        '{"b": 1.10, "a": [1, null]}'::jsonb, '{"a":1,"a":2}'::json, 'null'::jsonb, '{}'::int[], '{1,NULL}'::int[],
+        '{"b": 1.5, "a": [1, null]}'::jsonb, '{"a":1,"a":2}'::json, 'null'::jsonb, '{}'::int[], '{1,NULL}'::int[],
         '{{a,"b c"},{"NULL",NULL}}'::text[], '[0:1]={1,2}'::int[], ARRAY['{"x": 1}'::jsonb], ARRAY[true, false],
         ARRAY['(1,1),(0,0)'::box, '(2,2),(1,1)'::box], '1 2'::int2vector, '[1,5)'::int4range,
         ARRAY['[1,5)'::int4range], 7::"char", 7::oid, ARRAY[9223372036854775807]"#;
     let set = run(&mut session, text).await;
     let expected = r#"[[true,1,-2147483648,"9223372036854775807","1.10","NaN",0.1,1e-07,"NaN","-Infinity",null,"",
-        "NULL","a\nb\"","\\x00ff","2026-02-29 12:00:00","infinity","1 day",{"n": 12345678901234567890.10},
-        {"a": [1, null], "b": 1.10},"{\"a\":1,\"a\":2}",null,[],[1,null],[["a","b c"],["NULL",null]],"[0:1]={1,2}",
+        "NULL","a\nb\"","\\x00ff","2026-02-29 12:00:00","infinity","1 day","{\"n\": 12345678901234567890.10}",
+        {"a": [1, null], "b": 1.5},"{\"a\":1,\"a\":2}","null",[],[1,null],[["a","b c"],["NULL",null]],"[0:1]={1,2}",
         [{"x": 1}],[true,false],["(1,1),(0,0)","(2,2),(1,1)"],"1 2","[1,5)",["[1,5)"],"\u0007","7",
         ["9223372036854775807"]]]"#;
-    assert_eq!(set.rows_json(Embed::Verbatim), expected.replace("\n        ", ""));
-    let through_value = set.rows[0][18].json_value(&set.columns[18].shape);
-    assert_eq!(through_value.as_str(), Some(r#"{"n": 12345678901234567890.10}"#));
+    assert_eq!(set.rows_json(), expected.replace("\n        ", ""));
+    let forms: Vec<_> = (0..set.columns.len()).filter(|index| set.json_form(*index) == JsonForm::Text).collect();
+    assert_eq!(forms, [18, 20, 21]);
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn parameters_are_typed_by_the_server() {
     let values = params(&[Some("41"), None, Some("'; DROP TABLE t; --"), Some("{\"a\":1}")]);
     let text = "SELECT $1::int + 1, $2::date, $3, $4::jsonb ->> 'a'";
     let set = session.execute(&StatementCall { params: &values, ..call(text) }).await.unwrap();
-    assert_eq!(set.rows_json(Embed::Verbatim), r#"[[42,null,"'; DROP TABLE t; --","1"]]"#);
+    assert_eq!(set.rows_json(), r#"[[42,null,"'; DROP TABLE t; --","1"]]"#);
     let found = session.execute(&StatementCall { params: &values, ..call("SELECT $1::int") }).await;
     assert!(matches!(found, Err(WireError::Statement(e)) if e.sqlstate() == "08P01"), "too many parameters");
     let bad = params(&[Some("nul\0byte")]);

@@ -189,11 +189,12 @@ fn of_login(side: Side, error: &WireError, job: &CloneJob) -> Failure {
 }
 
 fn object(reported: &Reported) -> String {
-    match (&reported.schema, &reported.table, &reported.constraint) {
-        (Some(schema), Some(table), _) => format!(": table `{schema}.{table}`"),
-        (_, Some(table), _) => format!(": table `{table}`"),
-        (_, _, Some(constraint)) => format!(": constraint `{constraint}`"),
-        (_, None, None) => String::new(),
+    match (&reported.schema, &reported.table, &reported.constraint, &reported.copied) {
+        (Some(schema), Some(table), ..) => format!(": table `{schema}.{table}`"),
+        (_, Some(table), ..) => format!(": table `{table}`"),
+        (_, _, Some(constraint), _) => format!(": constraint `{constraint}`"),
+        (.., Some(copied)) => format!(": table `{copied}`"),
+        (_, None, None, None) => String::new(),
     }
 }
 

@@ -301,7 +301,7 @@ pub(super) async fn apply(
     session.batch_execute(KEYS).await.map_err(&failed)?;
     let mut tables: BTreeSet<&TableName> = BTreeSet::new();
     for mask in &plan.masks {
-        let column = column_of(plan, mask)?;
+        let column = column_of(plan, mask).map_err(known)?;
         job.progress.report(999, 1000, "masking");
         tables.insert(&mask.table);
         replace(session, column, mask, job).await?;
@@ -411,18 +411,17 @@ fn strictness(with: &MaskWith) -> u8 {
 }
 
 /// Finds what the source says of a column to be masked.
-pub(super) fn column_of<'a>(plan: &'a ClonePlan, mask: &Mask) -> Result<&'a Column, EngineError> {
+pub(super) fn column_of<'a>(plan: &'a ClonePlan, mask: &Mask) -> Result<&'a Column, Failure> {
     let found = plan.columns.iter().find(|column| column.table == mask.table && column.name == mask.column);
     found.ok_or_else(|| {
         let column = mask.column.escape_default();
-        known(
-            Failure::new(
-                Code::InvalidArguments,
-                format!("the source has no column `{column}` in a table `{}`", mask.table),
-            )
-            .hint(
-                "names are written as the catalogue has them, in the same case; `schema.table`, or `table` in `public`",
-            ),
+        Failure::new(
+            Code::InvalidArguments,
+            format!("the source has no column `{column}` in a table `{}`", mask.table),
+        )
+        .hint(
+            "names are written as the catalogue has them, in the same case; `schema.table`, or `table` in `public`; views are copied as \
+             they are, so mask the tables beneath them",
         )
     })
 }

@@ -7,6 +7,7 @@
 
 mod archive;
 mod collation;
+mod copied;
 mod failure;
 mod guests;
 mod identity;

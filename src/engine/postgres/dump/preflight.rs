@@ -74,17 +74,29 @@ async fn ask_source(info: &ServerInfo, job: &CloneJob) -> Result<ClonePlan, Engi
     asking.readable(&plan).await?;
     asking.extensions(&mut plan).await?;
     asking.others(&mut plan).await?;
+    let mut faults = Vec::new();
     for mask in &job.options.masks {
         asking.column(&mut plan, &mask.table, &mask.column).await?;
-        if let Some(failure) = mask::column_of(&plan, mask)?.fault(&mask.with) {
-            return Err(known(failure));
-        }
+        faults.extend(match mask::column_of(&plan, mask) {
+            Ok(column) => column.fault(&mask.with),
+            Err(missing) => Some(missing),
+        });
     }
+    refuse_all(faults)?;
     plan.masks.clone_from(&job.options.masks);
     for demanded in &job.options.demanded {
         asking.demanded(&mut plan, demanded).await?;
     }
     Ok(plan)
+}
+
+/// Refuses for all that is wrong with what was asked for, so that it is mended at once.
+fn refuse_all(faults: Vec<Failure>) -> Result<(), EngineError> {
+    let messages: Vec<String> = faults.iter().map(|fault| fault.message.clone()).collect();
+    match faults.into_iter().next() {
+        None => Ok(()),
+        Some(first) => Err(known(Failure { message: messages.join("; "), ..first })),
+    }
 }
 
 /// Returns how a session with the source is opened: nothing can be changed there, and nothing is waited for long.
@@ -352,13 +364,14 @@ impl<'a> Asking<'a> {
              JOIN pg_namespace n ON n.oid = c.relnamespace LIMIT {}",
             WITHOUT_ROWS_MAX + 1
         );
+        let mut faults = Vec::new();
         for table in &self.job.options.exclude_table_data {
             let rows = self.ask(&sql, &[Param::Text(table.schema.clone()), Param::Text(table.table.clone())]).await?;
             if rows.is_empty() {
                 let text = format!("the source has no table `{table}`");
-                return Err(known(Failure::new(Code::InvalidArguments, text).hint(
+                faults.push(Failure::new(Code::InvalidArguments, text).hint(
                     "names are written as the catalogue has them, in the same case; `schema.table`, or `table` in `public`",
-                )));
+                ));
             }
             for row in &rows {
                 let [Some(schema), Some(name), size] = row.as_slice() else { continue };
@@ -369,7 +382,7 @@ impl<'a> Asking<'a> {
             }
             refuse_too_many(plan.without_rows.len())?;
         }
-        Ok(())
+        refuse_all(faults)
     }
 }
 

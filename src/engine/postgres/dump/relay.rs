@@ -20,6 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::copied;
 use super::guests::Guests;
 use super::system;
 use super::workdir::WorkDir;
@@ -59,6 +60,8 @@ pub(super) struct Reported {
     pub(super) table: Option<String>,
     pub(super) column: Option<String>,
     pub(super) constraint: Option<String>,
+    /// The table whose rows were being copied then, as SQL names it.
+    pub(super) copied: Option<String>,
 }
 
 /// How a connection to a server ended that should not have.
@@ -79,6 +82,8 @@ pub(super) enum Lost {
 struct Seen {
     error: Option<Reported>,
     lost: Option<Lost>,
+    /// The table whose rows the program has asked for last.
+    copied: Option<String>,
     /// The running session, for a request to stop it.
     key: Option<(i32, i32)>,
     /// What is shut behind each session before it may say anything.
@@ -261,7 +266,7 @@ impl Line {
         };
         let mut answers = std::pin::pin!(self.answer(&greeting, from_server, to_client, &ready, &key, &ended));
         let gone = tokio::select! {
-            () = ask(from_client, to_server, &ended) => true,
+            () = ask(from_client, to_server, &ended, |asked| self.note_copied(asked)) => true,
             lost = &mut answers => {
                 // The end of a session that the program ended may be seen before the program's own.
                 if let Some(lost) = lost.filter(|lost| *lost != Lost::Closed || !ended.load(Relaxed)) {
@@ -285,6 +290,12 @@ impl Line {
         let mut seen = lock(&self.seen);
         if seen.key == own {
             seen.key = None;
+        }
+    }
+
+    fn note_copied(&self, asked: &[u8]) {
+        if asked.first() == Some(&b'Q') {
+            lock(&self.seen).copied = copied::table(asked);
         }
     }
 
@@ -318,7 +329,11 @@ impl Line {
                     ready.notify_one();
                 }
                 // A session that its program has ended may be ended once more, and that is no error of the copy.
-                b'E' if !ended.load(Relaxed) => _ = lock(&self.seen).error.get_or_insert_with(|| reported(body)),
+                b'E' if !ended.load(Relaxed) => {
+                    let mut seen = lock(&self.seen);
+                    let copied = seen.copied.clone();
+                    seen.error.get_or_insert_with(|| Reported { copied, ..reported(body) });
+                }
                 _ => {}
             });
             if began && !guarded {
@@ -342,7 +357,12 @@ impl Line {
 }
 
 /// Carries what the program asks, until it ends. Notes in `ended` whether it has ended its session.
-async fn ask(mut client: impl AsyncRead + Unpin, mut server: impl AsyncWrite + Unpin, ended: &AtomicBool) {
+async fn ask(
+    mut client: impl AsyncRead + Unpin,
+    mut server: impl AsyncWrite + Unpin,
+    ended: &AtomicBool,
+    heard: impl Fn(&[u8]),
+) {
     let mut chunk = vec![0; CHUNK_BYTES];
     let mut last = [0; TERMINATE.len()];
     loop {
@@ -353,6 +373,7 @@ async fn ask(mut client: impl AsyncRead + Unpin, mut server: impl AsyncWrite + U
         last = last_of(last, news);
         // Before it is sent, as the answer may be there at once.
         ended.store(last == TERMINATE, Relaxed);
+        heard(news);
         let sent = async {
             server.write_all(news).await?;
             server.flush().await
@@ -547,7 +568,7 @@ mod tests {
             let pieces = session.chunks(size);
             let (mut program, here) = tokio::io::duplex(size);
             let ended = AtomicBool::new(false);
-            let mut carried = std::pin::pin!(ask(here, tokio::io::sink(), &ended));
+            let mut carried = std::pin::pin!(ask(here, tokio::io::sink(), &ended, |_| ()));
             let count = pieces.len();
             for (index, piece) in pieces.enumerate() {
                 tokio::select! {
@@ -566,7 +587,7 @@ mod tests {
         }
         // What is said afterwards counts, should it be something else.
         let ended = AtomicBool::new(false);
-        ask([session, query].concat().as_slice(), tokio::io::sink(), &ended).await;
+        ask([session, query].concat().as_slice(), tokio::io::sink(), &ended, |_| ()).await;
         assert!(!ended.load(Relaxed));
     }
 

@@ -204,7 +204,7 @@ pub(super) async fn start(
     user::make_private_dir(&paths.log_dir(), user)?;
     let socket_dir = socket_dir(paths, user)?;
     let remembered = read_port(paths)?;
-    let ports = remembered.into_iter().chain((0..PORTS_TRIED_MAX).filter_map(|n| port_first.checked_add(n)));
+    let ports = ports(paths, remembered, port_first);
     log::put_aside(paths, user);
     for port in ports {
         if !is_free(port) {
@@ -218,6 +218,15 @@ pub(super) async fn start(
         write_rules(paths, user)?;
         write_private(&paths.socket_dir_file(), socket_dir.display().to_string().as_bytes())?;
         write_port(&paths.port(), port)?;
+        if let Some(before) = remembered.filter(|before| *before != port) {
+            let major = paths.major;
+            tracing::warn!(
+                before,
+                port,
+                "port {before} is taken by another program, so Postgres {major} has port {port} from now on; URLs with the old one \
+                 lead elsewhere, and `get_connection_string` gives those with the new one"
+            );
+        }
         let Some(mut said) = attempt(paths, installation, user).await? else { return Ok(()) };
         // somebody took the port between the look and the start
         if !is_free(port) {
@@ -236,6 +245,17 @@ pub(super) async fn start(
         return Err(ManagedError::Start(if said.is_empty() { "it does not say why".to_owned() } else { said }));
     }
     Err(ManagedError::NoPort(port_first))
+}
+
+/// Returns the ports to try: the one that the cluster had, then others, but none that another cluster of the state directory
+/// comes back to, where what was given out of that one would lead to this one.
+fn ports(paths: &Paths, remembered: Option<u16>, port_first: u16) -> Vec<u16> {
+    let home = paths.directory.ancestors().nth(2).unwrap_or(&paths.directory);
+    let others = majors(home).into_iter().filter(|major| *major != paths.major).map(|major| Paths::new(home, major));
+    // One whose port cannot be read is not started either.
+    let reserved: Vec<u16> = others.filter_map(|other| read_port(&other).ok().flatten()).collect();
+    let further = (0..PORTS_TRIED_MAX).filter_map(|n| port_first.checked_add(n));
+    remembered.into_iter().chain(further.filter(|port| !reserved.contains(port))).collect()
 }
 
 /// Starts the server. Returns what it said if it did not come up.
@@ -542,6 +562,20 @@ mod tests {
         assert!(!is_free(port));
         drop(listener);
         assert!(is_free(port));
+    }
+
+    #[test]
+    fn no_cluster_takes_the_port_that_another_of_its_directory_comes_back_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let [old, new] = [15, 18].map(|major| Paths::new(dir.path(), major));
+        for (paths, port) in [(&old, 65_433), (&new, 65_432)] {
+            fs::create_dir_all(&paths.directory).unwrap();
+            write_port(&paths.port(), port).unwrap();
+        }
+        assert_eq!(ports(&old, Some(65_433), 65_432)[..3], [65_433, 65_433, 65_434]);
+        assert_eq!(ports(&new, Some(65_432), 65_432)[..3], [65_432, 65_432, 65_434]);
+        let third = Paths::new(dir.path(), 17);
+        assert_eq!(ports(&third, None, 65_432)[..2], [65_434, 65_435]);
     }
 
     #[test]

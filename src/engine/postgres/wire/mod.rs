@@ -24,7 +24,7 @@ pub use cancel::CancelHandle;
 pub(super) use errors::UNBOUND_HINT;
 pub use errors::{ServerError, WireError};
 pub use message::{CallerText, Notice};
-pub use render::Embed;
+pub use render::JsonForm;
 pub use result::{Cell, Column, Origin, Rest, ResultLimits, ResultSet, TruncatedBy};
 pub use session::{Param, SandboxSession, StatementCall, TxStatus};
 pub(super) use startup::logged_in;
