@@ -38,7 +38,7 @@ fn gone(place: &Place) {
 
 #[test]
 fn a_change_is_validated_in_a_sandbox_of_its_own_that_goes_with_the_call() {
-    let place = Place::new();
+    let place = Place::unmade();
     let program = place.script(
         "script",
         &format!(

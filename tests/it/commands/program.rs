@@ -17,6 +17,9 @@ use crate::obligations::policies_with;
 use crate::program::{Cli, Home, Stdio, Transport};
 
 /// A home with a repository beside it, and policies that let its scripts run over every transport.
+/// What a repository holds itself may be run, and npm.
+const OWN_COMMANDS: &str = "settings = { allow = [[\"./*\", \"**\"], [\"npm\", \"**\"]] }\n";
+
 pub(super) struct Place {
     pub(super) home: Home,
     pub(super) repo: String,
@@ -24,11 +27,19 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn new() -> Self {
-        Self::with_policy("settings = { allow = [[\"./*\", \"**\"], [\"npm\", \"**\"]] }\n")
+        Self::with_policy(OWN_COMMANDS)
+    }
+
+    /// A place whose cluster was never made: an explanation starts none.
+    pub(super) fn unmade() -> Self {
+        Self::in_home(Home::fresh(), OWN_COMMANDS)
     }
 
     pub(super) fn with_policy(host_command: &str) -> Self {
-        let home = Home::with_cluster();
+        Self::in_home(Home::with_cluster(), host_command)
+    }
+
+    fn in_home(home: Home, host_command: &str) -> Self {
         let policies = home.path().join("policies.toml");
         fs::write(&policies, policies_with("host-command", host_command)).unwrap();
         let confinement = if confines() { "required" } else { "available" };
