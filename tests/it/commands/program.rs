@@ -16,10 +16,10 @@ use crate::hostile::{code, wait};
 use crate::obligations::policies_with;
 use crate::program::{Cli, Home, Stdio, Transport};
 
-/// A home with a repository beside it, and policies that let its scripts run over every transport.
 /// What a repository holds itself may be run, and npm.
 const OWN_COMMANDS: &str = "settings = { allow = [[\"./*\", \"**\"], [\"npm\", \"**\"]] }\n";
 
+/// A home with a repository beside it, and policies that let its scripts run over every transport.
 pub(super) struct Place {
     pub(super) home: Home,
     pub(super) repo: String,
