@@ -495,7 +495,7 @@ fn a_file_is_brought_to_another_machine_by_its_operator() {
     run(&here, &["exported", "save", "base", path], true);
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let again = run(&here, &["exported", "save", "base", path], false);
-    assert!(again.contains("not replaced"), "{again}");
+    assert!(again.contains("none is replaced"), "{again}");
     run(&here, &["exported", "save", "none", "/nowhere"], false);
     run(&there, &["exported", "add", path], true);
     run(&there, &["exported", "add", path], false);
