@@ -39,6 +39,8 @@ MASKS = [
     (re.compile(r"((?:every_[a-z]+|validation)_)[0-9a-f]{10}"), r"\1<short>"),
     (re.compile(r"\d{4}-\d\d-\d\dT[0-9:.]+Z"), "<time>"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "<digest>"),
+    # A handle is of one sandbox and its schema.
+    (re.compile(r"\bdigest-[0-9a-f]{24}\b"), "digest-<handle>"),
     (re.compile(r"postgresql://([^:@/]+):[A-Za-z0-9_-]{20,}@"), r"postgresql://\1:<password>@"),
     (re.compile(r"\b\d+(\.\d+)? ?(ms|kB|MB|GB|MiB|GiB|bytes)\b"), "<quantity>"),
     (re.compile(r"\b\d+ (segments?|lines?|of \d+ connections)\b"), r"<count> \1"),
