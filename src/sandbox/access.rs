@@ -179,7 +179,15 @@ impl Core {
             None => {
                 let spec = course.refusing(self.spec(&profile, &sandbox).await)?;
                 course.acts();
-                self.open_session(&profile, &spec, access, until).await?
+                match self.open_session(&profile, &spec, access, until).await {
+                    // Its login was taken away since it was looked at, and need not be any longer.
+                    Err(failure) if failure.code == Code::QuotaExceeded && failure.retryable => {
+                        let (profile, _) = self.locate_for_use(permit, id, access).await?;
+                        self.open_session(&profile, &spec, access, until).await?
+                    }
+                    Ok(session) => session,
+                    Err(failure) => return Err(failure),
+                }
             }
         };
         course.acts();

@@ -6,11 +6,13 @@
 //! owner has made to write, go on a managed server. New sandboxes over the quota are refused where they are reserved.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use tokio::time::Instant;
 
+use super::access::{PAUSE_MAX, PAUSE_MIN};
 use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
 use super::room::refuse_without_room;
@@ -29,6 +31,14 @@ const RETRY_AFTER_MS: u64 = 1_000;
 /// Returns whether a request may fill the sandbox: by its own SQL, or by that of a command that is given the credentials.
 fn fills(grant: &Grant) -> bool {
     matches!(grant.impact, Impact::Writes | Impact::ReachesOut)
+}
+
+/// What came of a look at all logins.
+pub(super) struct Settled {
+    /// So many could not be changed.
+    pub(super) failed: usize,
+    /// Whether there was no room all the while, and so all are kept out.
+    pub(super) disk_full: bool,
 }
 
 impl Core {
@@ -55,25 +65,44 @@ impl Core {
             }
             profile.note_filled(sandbox.id);
         }
-        if sandbox.login_stands() {
-            return Ok(());
+        self.give_login_back(grant, profile, sandbox, limits).await
+    }
+
+    /// Gives a login back that need not be away any longer. Where somebody else is just changing it, what comes of that is
+    /// waited for, as long as for a session: whether there is room is looked at again each time, and never taken for known.
+    async fn give_login_back(
+        &self,
+        grant: &Grant,
+        profile: &Arc<Profile>,
+        sandbox: &Sandbox,
+        limits: ByteLimits,
+    ) -> Result<(), Failure> {
+        let (mut now, mut pause) = (sandbox.clone(), PAUSE_MIN);
+        let until = Instant::now() + self.session_wait();
+        while !now.login_stands() {
+            refuse_without_room(profile)?;
+            refuse_over_any(profile, &now, limits).await?;
+            let (core, for_task, for_turn) = (self.clone(), Arc::clone(profile), now.clone());
+            grant.course.acts();
+            let given_back = self.detached(async move {
+                let Some(turn) = for_task.store.login_turn(&for_turn).await? else { return Ok(false) };
+                core.turn_login(&for_task, &for_turn, turn, true).await.map(|()| true)
+            });
+            if given_back.await? {
+                return Ok(());
+            }
+            now = profile.store.find(&Find::Id(sandbox.id)).await?.ok_or_else(not_found)?;
+            now.usable()?;
+            if now.login_stands() {
+                break;
+            }
+            if Instant::now() + pause >= until {
+                return Err(being_given_back(&now));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
         }
-        refuse_without_room(profile)?;
-        refuse_over_any(profile, sandbox, limits).await?;
-        let (core, for_task, for_turn) = (self.clone(), Arc::clone(profile), sandbox.clone());
-        grant.course.acts();
-        let given_back = self.detached(async move {
-            let Some(turn) = for_task.store.login_turn(&for_turn).await? else { return Ok(false) };
-            core.turn_login(&for_task, &for_turn, turn, true).await.map(|()| true)
-        });
-        if given_back.await? {
-            return Ok(());
-        }
-        match profile.store.find(&Find::Id(sandbox.id)).await? {
-            None => Err(not_found()),
-            Some(now) if now.login_stands() => now.usable(),
-            Some(now) => Err(being_given_back(&now)),
-        }
+        Ok(())
     }
 
     /// Says what [`Core::admit_owner`] would refuse with, and notes and gives back nothing.
@@ -131,9 +160,9 @@ impl Core {
     }
 
     /// Takes logins away where sandboxes hold more than they may, and gives them back where they no longer do. One
-    /// that fails is due again in the next round, whatever its limits say then, and holds up no other. Returns how many did.
-    pub(super) async fn settle_logins(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<usize, Failure> {
-        let (mut after, failed) = (None, AtomicUsize::new(0));
+    /// that fails is due again in the next round, whatever its limits say then, and holds up no other.
+    pub(super) async fn settle_logins(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<Settled, Failure> {
+        let (mut after, failed, spared) = (None, AtomicUsize::new(0), AtomicBool::new(false));
         let disk_full = refuse_without_room(profile).is_err();
         for _ in 0..PAGES_MAX {
             let page = profile.store.logins_due(after, PAGE, disk_full).await?;
@@ -141,6 +170,11 @@ impl Core {
             after = Some(After { time: last.created_at, id: last.id });
             futures_util::stream::iter(page)
                 .for_each_concurrent(REMOVALS_AT_ONCE, async |DueLogin { sandbox, allowed }| {
+                    // There may be room again since they were listed. Who holds too much beside that is due in the next round.
+                    if disk_full && !allowed && refuse_without_room(profile).is_ok() {
+                        spared.store(true, Ordering::Relaxed);
+                        return;
+                    }
                     if let Err(failure) = self.settle_login(profile, &sandbox, allowed, steward).await {
                         failed.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(
@@ -152,7 +186,7 @@ impl Core {
                 .await;
         }
         profile.engine.end_kept_out().await?;
-        Ok(failed.into_inner())
+        Ok(Settled { failed: failed.into_inner(), disk_full: disk_full && !spared.into_inner() })
     }
 
     async fn settle_login(
@@ -207,6 +241,9 @@ impl Core {
         }
         if !allowed {
             self.inner().pool.close_role(sandbox.id, CredentialAccess::Owner);
+        }
+        if allowed {
+            profile.note_let_in();
         }
         profile.store.note_login(turn, allowed).await?;
         tracing::info!(sandbox = %sandbox.id, allowed, "login changed for the bytes that are held");

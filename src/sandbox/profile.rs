@@ -1,6 +1,7 @@
 //! A profile: where sandboxes are made, and within which bounds.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as PlainMutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ pub struct Profile {
     opening: Mutex<Option<(Instant, Failure)>>,
     /// The sandbox that a request was last let write in, until it is measured for it.
     filled: PlainMutex<Option<SandboxId>>,
+    /// Whether a login was given back since that was last asked.
+    let_in: AtomicBool,
 }
 
 impl fmt::Debug for Profile {
@@ -108,6 +111,7 @@ impl Profile {
             clock: ClockWatch::default(),
             opening: Mutex::default(),
             filled: PlainMutex::default(),
+            let_in: AtomicBool::default(),
         })
     }
 
@@ -143,6 +147,16 @@ impl Profile {
     /// Returns the sandbox that a request was last let write in, once.
     pub(super) fn take_filled(&self) -> Option<SandboxId> {
         self.filled.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Notes that a sandbox's login is given back.
+    pub(super) fn note_let_in(&self) {
+        self.let_in.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether one was since this was last asked.
+    pub(super) fn take_let_in(&self) -> bool {
+        self.let_in.swap(false, Ordering::Relaxed)
     }
 
     /// Returns the engine's kind, `postgres` for instance.

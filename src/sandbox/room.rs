@@ -23,16 +23,18 @@ const DISK_BYTES_NEAR: u64 = 1 << 30;
 /// So often.
 const LOOK_CLOSELY_EVERY: Duration = Duration::from_millis(100);
 
-/// Returns when the disk of the profile's sandboxes is nearly full, if it was not before: `was_full` says which and is kept.
+/// Returns when the disk of the profile's sandboxes is nearly full, if it was not before or somebody was let in since: `was_full`
+/// says which and is kept.
 async fn filled_up(profile: &Profile, was_full: &mut bool) {
     loop {
         let is_near = profile.engine.disk_left().is_some_and(|left| left < DISK_BYTES_NEAR);
         tokio::time::sleep(if is_near { LOOK_CLOSELY_EVERY } else { fault::every(LOOK_EVERY) }).await;
         let is_full = refuse_without_room(profile).is_err();
-        if is_full && !std::mem::replace(was_full, is_full) {
+        let let_in = profile.take_let_in();
+        let was_known = std::mem::replace(was_full, is_full);
+        if is_full && (let_in || !was_known) {
             return;
         }
-        *was_full = is_full;
     }
 }
 
@@ -51,7 +53,10 @@ pub(super) async fn relieves_others(profile: &Profile) {
     }
 }
 
-/// Refuses what would fill the disk of the sandboxes, as long as it is nearly full.
+/// Refuses what would fill the disk of the sandboxes, as long as it is nearly full: it is looked at for each call.
+///
+/// Whatever comes as the owner role is refused, also a query: that may call a function that writes, and what it sorts beyond
+/// its memory is written as well. A read-only call goes on: it comes as the reader, which can write to no table.
 pub(super) fn refuse_without_room(profile: &Profile) -> Result<(), Failure> {
     let Some(left) = profile.engine.disk_left().filter(|left| *left < DISK_BYTES_MIN) else { return Ok(()) };
     let text = format!(
@@ -75,8 +80,12 @@ impl Core {
                 self.open(&profile).await?;
                 self.hold_the_disk(&profile, &steward).await
             };
-            if let Err(failure) = held.await {
-                tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "not all could be kept out of the disk");
+            match held.await {
+                // Where there was room in between, it is looked at anew.
+                Ok(is_full) => was_full = is_full,
+                Err(failure) => {
+                    tracing::warn!(profile = profile.name(), %failure, audit = ?failure.audit, "not all could be kept out of the disk");
+                }
             }
             // There may be what makes room.
             self.inner().opened.notify_waiters();
@@ -84,20 +93,21 @@ impl Core {
     }
 
     /// Keeps all out of a disk that is nearly full, and only then gives up what was kept back of it, or that would be filled as
-    /// well.
-    pub(super) async fn hold_the_disk(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<(), Failure> {
+    /// well. Returns whether it was so all the while.
+    pub(super) async fn hold_the_disk(&self, profile: &Arc<Profile>, steward: &Steward) -> Result<bool, Failure> {
         if refuse_without_room(profile).is_ok() {
-            return Ok(());
+            return Ok(false);
         }
         let settled = self.settle_logins(profile, steward).await;
         if profile.engine.give_up_ballast() {
             tracing::warn!(profile = profile.name(), "the disk is full: what was kept back of it is given up");
         }
-        match settled {
-            Ok(0) => Ok(()),
-            // There was no room even to note it.
-            Ok(_) | Err(_) => self.settle_logins(profile, steward).await.map(drop),
-        }
+        let settled = match settled {
+            Ok(settled) if settled.failed == 0 && settled.disk_full => settled,
+            // There was no room even to note it, or there is again.
+            Ok(_) | Err(_) => self.settle_logins(profile, steward).await?,
+        };
+        Ok(settled.disk_full)
     }
 
     /// Sees that it can be told who takes what all share, and lets those in again who were kept out for it.
