@@ -177,6 +177,51 @@ async fn a_disk_that_fills_up_is_held_while_a_round_of_upkeep_hangs() {
     assert_eq!(open(&ground), BTreeSet::new());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_was_kept_out_of_a_full_disk_is_let_in_once_there_is_room_whoever_is_at_its_login() {
+    let ground = Ground::new();
+    let gate = Gate::at(Point::Statement("note-login"));
+    let slow = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
+    let once = Arc::new(Once::default());
+    let quick = ground.core_with(Setup { points: once.clone(), ..Setup::default() }).await;
+    let made = make(&quick, None, &[]).await.unwrap();
+    ground.world.with(|things| things.disk_left = Some(1));
+    let round = tokio::spawn(async move { upkeep(&slow).await });
+    gate.reached.notified().await;
+    assert_eq!((open(&ground), turning(&ground).await), (BTreeSet::new(), 1));
+    assert_eq!(ask_under(&quick, Impact::Writes, &made, OWNER, &[]).await, Some(Code::DiskFull));
+    ground.world.with(|things| things.disk_left = None);
+    let goes_on = async {
+        let until = std::time::Instant::now() + WAIT;
+        while !once.passed.lock().unwrap().contains(&Point::Statement("login-turn")) {
+            assert!(std::time::Instant::now() < until, "the call does not come to it");
+            tokio::task::yield_now().await;
+        }
+        gate.go_on.notify_one();
+    };
+    let (asked, ()) = tokio::join!(ask_under(&quick, Impact::Writes, &made, OWNER, &[]), goes_on);
+    assert_eq!(asked, ASKED, "it is not told to come back");
+    round.await.unwrap().unwrap();
+    assert_eq!((open(&ground), withheld(&ground).await), (names([&made]), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_is_kept_out_of_a_disk_that_has_room_again() {
+    let ground = Ground::new();
+    let gate = Gate::at(Point::Statement("logins-due"));
+    let core = ground.core_with(Setup { points: gate.clone(), ..Setup::default() }).await;
+    let made = make(&core, None, &[]).await.unwrap();
+    let book = Arc::new(Book::default());
+    ground.world.with(|things| things.disk_left = Some(1));
+    let (core, audit) = (core.clone(), Arc::clone(&book));
+    let held = tokio::spawn(async move { round(&core, &audit).await });
+    gate.reached.notified().await;
+    ground.world.with(|things| things.disk_left = None);
+    gate.go_on.notify_one();
+    held.await.unwrap();
+    assert_eq!((book.take(), open(&ground)), (Vec::<String>::new(), names([&made])));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_under_a_higher_limit_or_none_finds_the_login_given_back() {
     for raised in [&bytes(Scope::Principal, 2000)[..], &[]] {

@@ -89,3 +89,48 @@ fn what_a_sandbox_writes_to_shared_catalogues_is_held_small_and_honest_words_sta
     }
     assert!(server.finish().success());
 }
+
+#[test]
+fn what_a_setting_is_called_is_not_to_be_read_while_it_is_taken_away() {
+    const NAME: &str = "hunter2.secret";
+    let home = Home::fresh().with("PGSANDBOX_TEST_INTERVAL_MS", "1000");
+    let mut server = Stdio::start(&home);
+    let reply = server.call("create_database", &json!({}));
+    made(&reply);
+    let (id, role) =
+        (&reply["result"]["databaseId"], format!("{}_role", reply["result"]["databaseName"].as_str().unwrap()));
+    let sets = |times: u32| {
+        format!(
+            "DO $$ DECLARE t text; BEGIN SELECT string_agg(md5(random()::text), '') INTO t FROM generate_series(1, 350000); \
+             FOR i IN 1..{times} LOOP EXECUTE format('alter role {role} set \"{NAME}\" = %L', i || t); END LOOP; END $$"
+        )
+    };
+    block_on(async {
+        let (holds, looks) = (admin(&home).await, admin(&home).await);
+        holds.batch_execute(&sets(1)).await.unwrap();
+        // Enough for the next round; which waits, as what it is to take away is being changed.
+        holds.batch_execute("BEGIN").await.unwrap();
+        holds.batch_execute(&sets(4)).await.unwrap();
+        let holder: i32 = holds.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+        let waits = "SELECT query FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))";
+        let until = Instant::now() + WAIT;
+        let waiting: String = loop {
+            if let Some(row) = looks.query_opt(waits, &[&holder]).await.unwrap() {
+                break row.get(0);
+            }
+            assert!(Instant::now() < until, "nobody takes it away");
+        };
+        assert!(!waiting.contains("hunter2"), "{waiting}");
+        let read =
+            "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'hunter2' AND pid NOT IN ($1, pg_backend_pid())";
+        assert_eq!(looks.query_one(read, &[&holder]).await.unwrap().get::<_, i64>(0), 0);
+        holds.batch_execute("ROLLBACK").await.unwrap();
+        while settings(&looks).await.iter().any(|setting| setting.contains(NAME)) {
+            assert!(Instant::now() < until, "it stays");
+            assert_eq!(looks.query_one(read, &[&holder]).await.unwrap().get::<_, i64>(0), 0);
+        }
+    });
+    let gone = server.call("delete_database", &json!({"databaseId": id, "wait": true}));
+    assert_eq!(gone["result"]["deleted"], true, "{gone:#}");
+    assert!(server.finish().success());
+}

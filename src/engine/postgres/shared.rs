@@ -11,11 +11,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::admin::{AdminSession, Chain, ident, literal, refused};
 use super::managed::{ManagedCluster, Why};
 use super::server::PostgresServer;
+use super::steps::unseen;
 use crate::engine::EngineError;
 use crate::model::role_pattern;
 
@@ -121,7 +123,7 @@ impl Sizes {
 pub(super) async fn keep_small(server: &Arc<PostgresServer>) -> Result<(), EngineError> {
     let Some(cluster) = server.managed() else { return Ok(()) };
     let profile = &server.settings().profile;
-    let session = server.admin_session().await?;
+    let mut session = server.admin_session().await?;
     let sizes = Sizes::read(&session, profile).await?;
     if !sizes.is_too_much() {
         return Ok(());
@@ -131,7 +133,7 @@ pub(super) async fn keep_small(server: &Arc<PostgresServer>) -> Result<(), Engin
     let too_long = too_long(&session, profile, &pattern).await?;
     keep_out(cluster, &session, &too_long).await;
     for one in &too_long {
-        take_away(&session, one).await;
+        take_away(&mut session, one).await;
     }
     for catalogue in &sizes.large {
         give_back(&session, catalogue).await;
@@ -188,19 +190,31 @@ async fn keep_out(cluster: &ManagedCluster, session: &AdminSession, too_long: &[
     }
 }
 
-async fn take_away(session: &AdminSession, too_long: &TooLong) {
-    // One message, and so one transaction.
-    match session.batch_execute(&format!("SET LOCAL lock_timeout = {}; {}", literal(LOCK_TIMEOUT), too_long.cure)).await
-    {
+async fn take_away(session: &mut AdminSession, too_long: &TooLong) {
+    match cured(session, &too_long.cure).await {
         Ok(()) => tracing::warn!(
             role = too_long.role,
             bytes = too_long.bytes,
             "what was too long in a shared catalogue is gone"
         ),
         Err(error) => {
-            tracing::warn!(role = too_long.role, error = %Chain(&error), "what is too long in a shared catalogue cannot be taken away yet");
+            // Not in the server's words: they may name the setting.
+            let sqlstate = error.code().map(SqlState::code);
+            tracing::warn!(
+                role = too_long.role,
+                sqlstate,
+                "what is too long in a shared catalogue cannot be taken away yet"
+            );
         }
     }
+}
+
+/// Carries out what takes something away. What a setting is called may be a sandbox' own word, so nobody reads it meanwhile.
+async fn cured(session: &mut AdminSession, cure: &str) -> Result<(), tokio_postgres::Error> {
+    let transaction = session.transaction().await?;
+    transaction.batch_execute(&format!("SET LOCAL lock_timeout = {}", literal(LOCK_TIMEOUT))).await?;
+    unseen(&transaction, cure).await?;
+    transaction.commit().await
 }
 
 /// Gives the room of rows that nobody sees any more back to the disk. Unlike `VACUUM FULL` that keeps nobody from logging in:

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use pgsandbox::engine::postgres::{
     BinarySettings, ManagedCluster, ManagedError, ManagedSettings, PostgresEngine, PostgresServer, PostgresSettings,
@@ -16,6 +17,7 @@ use pgsandbox::model::{CheckStatus, Code, CredentialAccess, SandboxKind};
 
 use super::{PREFIX, spec};
 use crate::harness;
+use crate::pressure::WAIT;
 
 /// A state directory that is stopped and removed with the test's process.
 struct Place {
@@ -184,9 +186,115 @@ async fn nothing_of_a_statement_or_a_password_is_in_the_servers_log() {
     let destination: String = client.query_one("SHOW log_destination", &[]).await.unwrap().get(0);
     assert_eq!(destination, "");
     assert!(config.password("wrong").connect(tokio_postgres::NoTls).await.is_err());
-    let log = std::fs::read_to_string(place.directory().join("log/server.log")).unwrap();
-    assert!(!log.contains("hunter2") && !log.contains("SCRAM-SHA-256") && !log.contains("authentication"), "{log}");
+    let log = || std::fs::read_to_string(place.directory().join("log/server.log")).unwrap();
+    let silent = log();
+    assert!(
+        !silent.contains("hunter2") && !silent.contains("SCRAM-SHA-256") && !silent.contains("authentication"),
+        "{silent}"
+    );
+    // It is there that they would be: a server that may speak says each of them, in that very file.
+    let admin = admin(&place).await;
+    for (setting, value) in
+        [("log_destination", "stderr"), ("log_min_messages", "error"), ("log_min_error_statement", "error")]
+    {
+        admin.batch_execute(&format!("ALTER SYSTEM SET {setting} = '{value}'")).await.unwrap();
+    }
+    admin.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    let until = Instant::now() + WAIT;
+    while !log().contains("hunter2") {
+        assert!(Instant::now() < until, "{}", log());
+        assert!(client.batch_execute("SELECT 'hunter2'::int").await.is_err());
+    }
+    assert!(log().contains("STATEMENT:  SELECT 'hunter2'::int"), "{}", log());
+    assert!(config.password("wrong").connect(tokio_postgres::NoTls).await.is_err());
+    assert!(log().contains("authentication"), "{}", log());
     place.cluster().stop().await.unwrap();
+}
+
+/// Logs in as the cluster's admin, by its private socket.
+async fn admin(place: &Place) -> tokio_postgres::Client {
+    let read = |name: &str| std::fs::read_to_string(place.directory().join(name)).unwrap().trim().to_owned();
+    let mut config = tokio_postgres::Config::new();
+    config.host_path(read("socket-directory")).port(read("port").parse().unwrap()).dbname("postgres");
+    config.user("pgsandbox_admin").password(read("admin-password"));
+    let (client, driver) = config.connect(tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(driver);
+    client
+}
+
+/// A place whose `pg_ctl` fails once without a word. When it has started the server for the second time, it tries to log in and
+/// writes down what came of that; with `waits` it then waits for a file `go-on`.
+fn place_that_fails_once(waits: bool) -> (Place, PathBuf) {
+    let mut place = place();
+    let real = harness::installation().bin_dir;
+    let programs = place.home.with_file_name("programs");
+    std::fs::create_dir(&programs).unwrap();
+    std::fs::set_permissions(&programs, PermissionsExt::from_mode(0o777)).unwrap();
+    for entry in std::fs::read_dir(&real).unwrap().flatten().filter(|entry| entry.file_name() != "pg_ctl") {
+        std::os::unix::fs::symlink(entry.path(), programs.join(entry.file_name())).unwrap();
+    }
+    let (real, own, run) = (real.display(), programs.display(), place.directory().join("run"));
+    let wait = if waits { "while [ ! -e go-on ]; do sleep 0.05; done" } else { "" };
+    let script = format!(
+        "#!/bin/sh\n\
+         [ \"$1\" = start ] || exec {real}/pg_ctl \"$@\"\n\
+         cd {own}\n\
+         echo >>starts\n\
+         [ \"$(wc -l <starts)\" = 1 ] && exit 1\n\
+         {real}/pg_ctl \"$@\" || exit 1\n\
+         [ \"$(wc -l <starts)\" = 2 ] || exit 0\n\
+         port=$(sed -n 4p {data}/postmaster.pid)\n\
+         for host in {run} 127.0.0.1; do\n\
+         PGPASSWORD=wrong {real}/psql -XAtc 'select 1' \"host=$host port=$port user=pgsandbox_admin dbname=postgres\"\n\
+         done >tried.part 2>&1\n\
+         mv tried.part tried\n\
+         {wait}\n",
+        data = place.directory().join("data").display(),
+        run = run.display(),
+    );
+    let path = programs.join("pg_ctl");
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    place.settings.binaries = BinarySettings { bin_dir: Some(programs.clone()), ..BinarySettings::default() };
+    (place, programs)
+}
+
+/// Checks that nobody was let in by the server whose log was open, and that none is there any more.
+async fn check_nobody_was_let_in(place: &Place, programs: &Path) {
+    let tried = std::fs::read_to_string(programs.join("tried")).unwrap();
+    assert_eq!(tried.matches("pg_hba.conf rejects connection").count(), 2, "{tried}");
+    assert_eq!(std::fs::read_to_string(programs.join("starts")).unwrap().lines().count(), 3);
+    assert!(!place.directory().join("data/pgsandbox.closed.conf").exists());
+    let settings = "SELECT current_setting('log_destination'), current_setting('hba_file')";
+    let found = admin(place).await.query_one(settings, &[]).await.unwrap();
+    assert_eq!(found.get::<_, &str>(0), "");
+    assert_eq!(Path::new(found.get::<_, &str>(1)), place.directory().join("data/pg_hba.conf"));
+    place.cluster().stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_is_let_in_by_a_server_whose_log_is_open() {
+    let (place, programs) = place_that_fails_once(false);
+    place.cluster().start().await.unwrap();
+    check_nobody_was_let_in(&place, &programs).await;
+}
+
+#[tokio::test]
+async fn a_server_whose_log_was_left_open_by_a_program_that_ended_is_used_by_none() {
+    let (place, programs) = place_that_fails_once(true);
+    let cluster = place.cluster();
+    let started = tokio::spawn(async move { cluster.start().await.map(drop) });
+    let until = Instant::now() + WAIT;
+    while !programs.join("tried").exists() {
+        assert!(Instant::now() < until && !started.is_finished(), "it is not started again");
+        tokio::task::yield_now().await;
+    }
+    started.abort();
+    assert!(started.await.is_err());
+    std::fs::write(programs.join("go-on"), "").unwrap();
+    assert!(place.directory().join("data/postmaster.pid").exists(), "its server is there");
+    place.cluster().start().await.unwrap();
+    check_nobody_was_let_in(&place, &programs).await;
 }
 
 #[tokio::test]

@@ -32,21 +32,30 @@ pub(super) fn hba() -> String {
 
 /// Where a server says what goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Log {
+pub(super) enum Log<'a> {
     /// Nowhere, once it listens. Whoever panics says the statement that it was at, whatever is set, so that none may say
     /// anything while there are statements.
     WhileItStarts,
-    /// Into its log all the time: for a start that failed without a word.
-    Always,
+    /// Into its log all the time, with the rules of a file that admit nobody. Which file that is cannot be changed while the
+    /// server runs: it has no statement to say, whatever is written and read anew meanwhile.
+    Always(&'a Path),
+}
+
+/// Returns the rules by which nobody may connect.
+pub(super) fn closed_hba() -> &'static str {
+    "# written by pgsandbox for a server that is to say why it does not start\n\
+     local all all reject\n\
+     host all all all reject\n"
 }
 
 /// Returns `postgresql.conf`.
-pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16, log: Log) -> String {
-    let log = match log {
-        Log::WhileItStarts => "",
-        Log::Always => "stderr",
+pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16, log: Log<'_>) -> String {
+    let quoted = |path: &Path| path.display().to_string().replace('\'', "''");
+    let (log, rules) = match log {
+        Log::WhileItStarts => ("", String::new()),
+        Log::Always(rules) => ("stderr", format!("hba_file = '{}'\n", quoted(rules))),
     };
-    let socket_dir = socket_dir.display().to_string().replace('\'', "''");
+    let socket_dir = quoted(socket_dir);
     // Before 17 it is 8 GB, which one sandbox fills while another of its sessions does not listen.
     let notices = if major >= 17 { format!("max_notify_queue_pages = {NOTICE_PAGES_MAX}\n") } else { String::new() };
     format!(
@@ -79,7 +88,7 @@ pub(super) fn postgresql_conf(port: u16, socket_dir: &Path, major: u16, log: Log
          max_parallel_workers_per_gather = 2\n\
          jit = off\n\
          dynamic_shared_memory_type = posix\n\
-         {notices}\
+         {notices}{rules}\
          # no statement, parameter or plan in the log\n\
          log_destination = '{log}'\n\
          logging_collector = off\n\
@@ -137,7 +146,20 @@ mod tests {
     fn a_quote_in_the_socket_directory_stays_inside_its_literal() {
         let conf = postgresql_conf(65432, Path::new("/home/o'brien/run"), 15, Log::WhileItStarts);
         assert!(conf.contains("unix_socket_directories = '/home/o''brien/run'\n"));
-        assert!(!conf.contains("max_notify_queue_pages"));
-        assert!(postgresql_conf(65432, Path::new("/"), 17, Log::Always).contains("\nmax_notify_queue_pages = 8192\n"));
+        assert!(!conf.contains("max_notify_queue_pages") && !conf.contains("hba_file"));
+        assert!(
+            postgresql_conf(65432, Path::new("/"), 17, Log::WhileItStarts)
+                .contains("\nmax_notify_queue_pages = 8192\n")
+        );
+    }
+
+    #[test]
+    fn a_server_whose_log_is_open_has_rules_of_its_own() {
+        let conf = postgresql_conf(65432, Path::new("/run"), 15, Log::Always(Path::new("/home/o'brien/closed.conf")));
+        assert!(
+            conf.contains("\nhba_file = '/home/o''brien/closed.conf'\n")
+                && conf.contains("log_destination = 'stderr'\n")
+        );
+        assert!(closed_hba().lines().skip(1).all(|rule| rule.ends_with(" all reject")));
     }
 }

@@ -15,6 +15,7 @@ mod log;
 mod process;
 mod relief;
 mod room;
+mod start;
 mod tools;
 mod user;
 mod wakes;
@@ -282,20 +283,21 @@ impl ManagedCluster {
         }
         self.init_locked(&paths, &installation).await?;
         let user = user::cluster_user(&self.settings.run_as)?;
-        let start = async || {
+        let bring_up = async || {
             let up = async {
+                start::end_asked(&paths, &installation, user.as_ref()).await?;
                 if !process::wait_for_other(&paths).await? {
                     process::clear_remains(&paths).await?;
-                    process::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
+                    start::start(&paths, &installation, user.as_ref(), self.settings.port_first).await?;
                 }
                 self.come_up(&paths).await
             };
             traced("start", paths.major, up).await
         };
-        match start().await {
+        match bring_up().await {
             Err(error) if ballast::give_up_for_start(&paths) => {
                 tracing::warn!(%error, "the disk is full: what was kept back of it is given up, and the server started once more");
-                start().await
+                bring_up().await
             }
             started => {
                 ballast::keep(&paths);

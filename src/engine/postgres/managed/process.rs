@@ -1,10 +1,9 @@
-//! Initialises, starts and stops the server of a managed cluster.
+//! Where a cluster lies, who serves it, and how that is made and stopped; how it is started, `start.rs` has.
 //!
 //! Whoever calls holds the cluster's lock. What lies in the folders of the cluster's user is only ever read
 //! for a number or a process id, never trusted further.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -16,10 +15,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 use sha2::{Digest, Sha256};
 
 use super::binaries::Installation;
-use super::conf::Log;
 use super::home::{read_own, read_small, write_private};
 use super::user::{self, RunAs};
-use super::{ADMIN_ROLE, ManagedError, conf, log, read_port, write_port};
+use super::{ADMIN_ROLE, ManagedError, conf, log};
 use crate::model::{Secret, fault};
 
 /// What folders begin with in which data is made.
@@ -30,14 +28,12 @@ const PROCESS_POLL: Duration = Duration::from_millis(50);
 const REMAINS_WAIT: Duration = Duration::from_secs(5);
 /// The longest socket path that is used: systems allow 104 to 108 bytes, and some count the end.
 const SOCKET_PATH_BYTES_MAX: usize = 100;
-/// How many ports are tried.
-const PORTS_TRIED_MAX: u16 = 100;
 /// How many names are tried for a socket directory outside the state directory.
 const SOCKET_DIRS_TRIED_MAX: u32 = 8;
 /// How long a program of Postgres' may take: the server's own start and stop have a shorter limit in themselves.
 const PROGRAM_WAIT: Duration = Duration::from_secs(150);
 /// Seconds that `pg_ctl` waits for the server.
-const PG_CTL_WAIT_SECONDS: &str = "90";
+pub(super) const PG_CTL_WAIT_SECONDS: &str = "90";
 /// How long a server that somebody else started is given to come up or go away.
 const OTHER_WAIT: Duration = Duration::from_secs(60);
 
@@ -192,99 +188,6 @@ pub(super) fn check_version(paths: &Paths, installation: &Installation) -> Resul
         data: data.chars().filter(char::is_ascii_digit).collect(),
         binaries: installation.major,
     })
-}
-
-/// Starts the server on the port it had, or on another if that is taken.
-pub(super) async fn start(
-    paths: &Paths,
-    installation: &Installation,
-    user: Option<&RunAs>,
-    port_first: u16,
-) -> Result<(), ManagedError> {
-    user::make_private_dir(&paths.log_dir(), user)?;
-    let socket_dir = socket_dir(paths, user)?;
-    let remembered = read_port(paths)?;
-    let ports = ports(paths, remembered, port_first);
-    log::put_aside(paths, user);
-    for port in ports {
-        if !is_free(port) {
-            continue;
-        }
-        let configure = |log| {
-            let conf = conf::postgresql_conf(port, &socket_dir, paths.major, log);
-            user::write_as(&paths.data().join("postgresql.conf"), conf.as_bytes(), user)
-        };
-        configure(Log::WhileItStarts)?;
-        write_rules(paths, user)?;
-        write_private(&paths.socket_dir_file(), socket_dir.display().to_string().as_bytes())?;
-        write_port(&paths.port(), port)?;
-        if let Some(before) = remembered.filter(|before| *before != port) {
-            let major = paths.major;
-            tracing::warn!(
-                before,
-                port,
-                "port {before} is taken by another program, so Postgres {major} has port {port} from now on; URLs with the old one \
-                 lead elsewhere, and `get_connection_string` gives those with the new one"
-            );
-        }
-        let Some(mut said) = attempt(paths, installation, user).await? else { return Ok(()) };
-        // somebody took the port between the look and the start
-        if !is_free(port) {
-            continue;
-        }
-        if said.is_empty() {
-            // It failed behind the point from which it says nothing.
-            configure(Log::Always)?;
-            let again = attempt(paths, installation, user).await;
-            configure(Log::WhileItStarts)?;
-            match again? {
-                Some(why) => said = why,
-                None => return read_configuration(paths).map(drop),
-            }
-        }
-        return Err(ManagedError::Start(if said.is_empty() { "it does not say why".to_owned() } else { said }));
-    }
-    Err(ManagedError::NoPort(port_first))
-}
-
-/// Returns the ports to try: the one that the cluster had, then others, but none that another cluster of the state directory
-/// comes back to, where what was given out of that one would lead to this one.
-fn ports(paths: &Paths, remembered: Option<u16>, port_first: u16) -> Vec<u16> {
-    let home = paths.directory.ancestors().nth(2).unwrap_or(&paths.directory);
-    let others = majors(home).into_iter().filter(|major| *major != paths.major).map(|major| Paths::new(home, major));
-    // One whose port cannot be read is not started either.
-    let reserved: Vec<u16> = others.filter_map(|other| read_port(&other).ok().flatten()).collect();
-    let further = (0..PORTS_TRIED_MAX).filter_map(|n| port_first.checked_add(n));
-    remembered.into_iter().chain(further.filter(|port| !reserved.contains(port))).collect()
-}
-
-/// Starts the server. Returns what it said if it did not come up.
-async fn attempt(
-    paths: &Paths,
-    installation: &Installation,
-    user: Option<&RunAs>,
-) -> Result<Option<String>, ManagedError> {
-    let pg_ctl = installation.bin_dir.join("pg_ctl");
-    let logged = fs::metadata(paths.log()).map_or(0, |log| log.len());
-    let output =
-        run("pg-ctl-start", start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
-    if output.status.success() {
-        return Ok(None);
-    }
-    Ok(Some(log::said_since(paths, logged)))
-}
-
-/// Has a server that runs read its configuration anew. Returns whether one runs.
-fn read_configuration(paths: &Paths) -> Result<bool, ManagedError> {
-    let Some(pid) = server_pid(paths) else { return Ok(false) };
-    let failed = |error: &dyn std::fmt::Display| ManagedError::Start(format!("process {pid}: {error}"));
-    let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| failed(&"is none"))?;
-    let process = pidfd_open(number, PidfdFlags::empty()).map_err(|error| failed(&error))?;
-    if server_pid(paths) != Some(pid) {
-        return Ok(false);
-    }
-    pidfd_send_signal(process, Signal::HUP).map_err(|error| failed(&error))?;
-    Ok(true)
 }
 
 fn hba_file(paths: &Paths) -> PathBuf {
@@ -451,23 +354,6 @@ fn is_our_server(pid: u32, data: &Path) -> bool {
     }
 }
 
-/// The server inherits a limit of address space, and tells the kernel to end a backend rather than itself.
-fn start_command(paths: &Paths, pg_ctl: &Path, user: Option<&RunAs>) -> std::process::Command {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let mut command = user::command("/bin/sh", user);
-    command
-        .env("PG_OOM_ADJUST_FILE", "/proc/self/oom_score_adj")
-        .env("PG_OOM_ADJUST_VALUE", "500")
-        .args(["-c", "umask 077; ulimit -v \"$1\" 2>/dev/null; ulimit -c 0 2>/dev/null; shift; exec \"$@\"", "sh"])
-        .arg(conf::address_space_kb(&meminfo).to_string())
-        .arg(pg_ctl)
-        .args(["start", "--wait", "--timeout", PG_CTL_WAIT_SECONDS, "--silent", "--pgdata"])
-        .arg(paths.data())
-        .arg("--log")
-        .arg(paths.log());
-    command
-}
-
 /// Returns the directory of the server's socket as it was written down, if it can be this cluster's. In a state
 /// directory that was copied, it is the original's: nothing there is ours. In one that was moved, the socket went along.
 pub(super) fn known_socket_dir(paths: &Paths) -> Result<Option<PathBuf>, ManagedError> {
@@ -495,7 +381,7 @@ pub(super) fn serves(paths: &Paths, directory: &Path) -> bool {
 }
 
 /// Returns the socket's directory: inside the cluster's, or another private one where that path is too long.
-fn socket_dir(paths: &Paths, user: Option<&RunAs>) -> Result<PathBuf, ManagedError> {
+pub(super) fn socket_dir(paths: &Paths, user: Option<&RunAs>) -> Result<PathBuf, ManagedError> {
     let inside = paths.directory.join("run");
     if fits(&inside) {
         user::make_private_dir(&inside, user)?;
@@ -526,11 +412,7 @@ fn fits(socket_dir: &Path) -> bool {
     socket_dir.join(".s.PGSQL.65432").as_os_str().len() <= SOCKET_PATH_BYTES_MAX
 }
 
-fn is_free(port: u16) -> bool {
-    port != 0 && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
-}
-
-async fn run(point: &str, command: std::process::Command) -> std::io::Result<Output> {
+pub(super) async fn run(point: &str, command: std::process::Command) -> std::io::Result<Output> {
     let mut command = tokio::process::Command::from(command);
     command.kill_on_drop(true);
     let passed = fault::pass_of(&["spawn.", point]);
@@ -554,29 +436,6 @@ fn random_password() -> Result<Secret, ManagedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_taken_port_is_seen() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = listener.local_addr().unwrap().port();
-        assert!(!is_free(port));
-        drop(listener);
-        assert!(is_free(port));
-    }
-
-    #[test]
-    fn no_cluster_takes_the_port_that_another_of_its_directory_comes_back_to() {
-        let dir = tempfile::tempdir().unwrap();
-        let [old, new] = [15, 18].map(|major| Paths::new(dir.path(), major));
-        for (paths, port) in [(&old, 65_433), (&new, 65_432)] {
-            fs::create_dir_all(&paths.directory).unwrap();
-            write_port(&paths.port(), port).unwrap();
-        }
-        assert_eq!(ports(&old, Some(65_433), 65_432)[..3], [65_433, 65_433, 65_434]);
-        assert_eq!(ports(&new, Some(65_432), 65_432)[..3], [65_432, 65_432, 65_434]);
-        let third = Paths::new(dir.path(), 17);
-        assert_eq!(ports(&third, None, 65_432)[..2], [65_434, 65_435]);
-    }
 
     #[test]
     fn a_socket_that_would_not_fit_goes_elsewhere() {

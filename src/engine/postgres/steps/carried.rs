@@ -166,7 +166,10 @@ impl DatabaseSetting<'_> {
 
 /// Executes statements that hold a caller's texts, in a transaction or without one: they go as a parameter, so that whoever
 /// lists the server's sessions reads none of them, and are forgotten whatever comes of them.
-async fn unseen(session: &impl GenericClient, sql: &str) -> Result<(), tokio_postgres::Error> {
+pub(in crate::engine::postgres) async fn unseen(
+    session: &impl GenericClient,
+    sql: &str,
+) -> Result<(), tokio_postgres::Error> {
     let sql: (&(dyn ToSql + Sync), Type) = (&sql, Type::TEXT);
     session.query_typed("SELECT pg_catalog.set_config('pgsandbox.carried', $1, false) IS NULL", &[sql]).await?;
     let execute = "DO $do$ BEGIN EXECUTE pg_catalog.current_setting('pgsandbox.carried'); \

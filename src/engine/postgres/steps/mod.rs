@@ -15,7 +15,7 @@ mod reown;
 mod rights;
 mod unheard;
 
-pub(super) use carried::DatabaseSetting;
+pub(super) use carried::{DatabaseSetting, unseen};
 
 use std::sync::Arc;
 
