@@ -314,7 +314,7 @@ fn sql_file() -> Arg {
 }
 
 /// Returns an argument's name on the command line: `ttlMinutes` is `--ttl-minutes`.
-fn kebab(name: &str) -> String {
+pub(super) fn kebab(name: &str) -> String {
     let mut out = String::with_capacity(name.len() + 4);
     for c in name.chars() {
         if c.is_ascii_uppercase() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Deserialize;
 use serde_json::{Value, json as object};
 
-use super::arguments;
+use super::arguments::{self, kebab};
 use crate::model::Failure;
 use crate::operation::Envelope;
 use crate::operation::envelope::EnvelopeError;
@@ -106,7 +106,7 @@ pub(super) fn failures(failures: &[Failure], format: Format) {
 
 fn error(error: &EnvelopeError) {
     say(&format!("error: {} [{}]", error.message, error.code));
-    if let Some(hint) = &error.hint {
+    if let Some(hint) = hint(error) {
         say(&format!("hint: {hint}"));
     }
     if !error.allowed.is_empty() {
@@ -118,6 +118,15 @@ fn error(error: &EnvelopeError) {
     // What a command wrote is like a result, whatever became of the command.
     let written = error.output.iter().flat_map(|output| [&output.stdout, &output.stderr]);
     written.filter(|text| !text.is_empty()).for_each(|text| line(text.trim_end_matches('\n')));
+}
+
+/// Returns the hint, with the options that stand for arguments here.
+fn hint(error: &EnvelopeError) -> Option<String> {
+    let as_options = |hint: String, name: &&str| {
+        let option = format!("`--{}`", kebab(name));
+        hint.replace(&format!("`{name}`"), &option).replace(&format!("`{name}: true`"), &option)
+    };
+    error.hint.clone().map(|hint| error.hint_arguments.iter().fold(hint, as_options))
 }
 
 /// Writes an envelope.
@@ -158,7 +167,7 @@ fn text(envelope: &Envelope) {
 fn statement_failed(failed: &EnvelopeError) {
     line(&failed.message);
     failed.context.iter().for_each(|context| line(&format!("context: {context}")));
-    failed.hint.iter().for_each(|hint| line(&format!("hint: {hint}")));
+    hint(failed).iter().for_each(|hint| line(&format!("hint: {hint}")));
     let index = failed.statement_index.map(|index| format!(" {index}")).unwrap_or_default();
     let on = failed.line.map(|line| format!(" on line {line}")).unwrap_or_default();
     let at = failed.position.map(|position| format!(", at its character {position}")).unwrap_or_default();

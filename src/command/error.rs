@@ -124,7 +124,7 @@ impl From<CommandError> for Failure {
             CommandError::Line => Self::new(Code::UnclearCommand, text)
                 .hint("no shell reads the command: give the program and each argument as a word of its own; on the command line, by the option once for each"),
             CommandError::Assignment => Self::new(Code::UnclearCommand, text)
-                .hint("name the program first; variables for the database URL go into `databaseUrlEnvNames`"),
+                .hint("name the program first; variables for the database URL go into `databaseUrlEnvNames`").naming(&["databaseUrlEnvNames"]),
             CommandError::TooLong { .. } => Self::new(Code::UnsafeCommand, text).hint(format!(
                 "at most {} words and {} bytes; put more into a script of the repository, or into `stdin`",
                 super::argv::WORDS_MAX,

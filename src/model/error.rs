@@ -14,6 +14,8 @@ pub struct Failure {
     pub message: String,
     /// What to do.
     pub hint: Option<String>,
+    /// The arguments that the hint names, each in backticks, alone or with `: true`: on the command line they are options.
+    pub hint_arguments: &'static [&'static str],
     /// Whether the same call may succeed later without a change.
     pub retryable: bool,
     /// When to try again, in milliseconds.
@@ -83,6 +85,7 @@ impl Failure {
             code,
             message: message.into(),
             hint: None,
+            hint_arguments: &[],
             retryable: code.usually_retryable(),
             retry_after_ms: None,
             allowed: Vec::new(),
@@ -96,6 +99,14 @@ impl Failure {
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self.hint_arguments = &[];
+        self
+    }
+
+    /// Says which arguments of operations the hint names.
+    #[must_use]
+    pub fn naming(mut self, arguments: &'static [&'static str]) -> Self {
+        self.hint_arguments = arguments;
         self
     }
 
@@ -104,6 +115,16 @@ impl Failure {
     pub fn allowed(mut self, allowed: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.allowed = allowed.into_iter().map(Into::into).collect();
         self
+    }
+
+    /// Adds that 1 to `max` minutes would have been accepted, if there are any.
+    #[must_use]
+    pub fn allowed_minutes(self, max: u64) -> Self {
+        match max {
+            0 => self,
+            1 => self.allowed(["1 minute"]),
+            _ => self.allowed([format!("1 to {max} minutes")]),
+        }
     }
 
     /// Adds text for logs and auditors: the cause chain, without secrets.

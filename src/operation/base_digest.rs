@@ -106,7 +106,7 @@ pub(super) fn not_kept() -> Failure {
 fn invalid(text: &str) -> Failure {
     Failure::new(Code::InvalidBaseDigest, text).hint(
         "give the `result` of a `schema_digest` call as it came, or its `handle`; or name a snapshot with `snapshotName`",
-    )
+    ).naming(&["snapshotName"])
 }
 
 #[cfg(test)]

@@ -64,7 +64,8 @@ impl Operation for DiffSchemaSnapshot {
             (true, Some(_)) => "there are two things to compare the snapshot with",
         };
         Err(Failure::new(Code::InvalidArguments, text)
-            .hint("say which sandbox, with `databaseId` or `databaseName`, or which `otherSnapshotName`"))
+            .hint("say which sandbox, with `databaseId` or `databaseName`, or which `otherSnapshotName`")
+            .naming(&["databaseId", "databaseName", "otherSnapshotName"]))
     }
 
     fn asks(&self) -> Asks {

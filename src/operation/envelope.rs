@@ -107,6 +107,9 @@ pub struct EnvelopeError {
     /// What to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// The arguments that it names; for the command line.
+    #[serde(skip)]
+    pub hint_arguments: &'static [&'static str],
     /// Whether the same call may succeed later without a change.
     pub retryable: bool,
     /// When to try again, in milliseconds.
@@ -193,6 +196,7 @@ impl From<&Failure> for EnvelopeError {
             category: failure.code.category().to_owned(),
             message: failure.message.clone(),
             hint: failure.hint.clone(),
+            hint_arguments: failure.hint_arguments,
             retryable: failure.retryable,
             retry_after_ms: failure.retry_after_ms,
             allowed: failure.allowed.clone(),

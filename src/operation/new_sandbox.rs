@@ -97,7 +97,9 @@ pub(super) fn check_ttl(ttl: Whole, limit: &Limit) -> Result<(), Failure> {
         limit.value,
         limit.set_by
     );
-    Err(Failure::new(Code::InvalidTtl, message).hint(format!("ask for {} minutes or less", limit.value)))
+    Err(Failure::new(Code::InvalidTtl, message)
+        .hint(format!("ask for {} minutes or less", limit.value))
+        .allowed_minutes(limit.value))
 }
 
 /// Reads a time to live; its upper bound is the profile's to say.
@@ -106,7 +108,8 @@ pub(super) fn ttl_minutes(ttl: Option<Whole>) -> Result<Option<u64>, Failure> {
     match ttl.within(1, u64::from(u32::MAX)) {
         Some(minutes) => Ok(Some(minutes)),
         None => Err(Failure::new(Code::InvalidTtl, format!("ttl of {} minutes is out of range", ttl.shown()))
-            .hint("ask for at least 1 minute and at most what the profile allows; see `list_profiles`")),
+            .hint("ask for at least 1 minute and at most what the profile allows; see `list_profiles`")
+            .allowed(["1 minute or more, up to the profile's limit"])),
     }
 }
 

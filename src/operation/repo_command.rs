@@ -128,7 +128,9 @@ impl CommandArguments {
             // Something may be recorded there.
             (None, Some(fault)) => {
                 let message = format!("no command was given, and {fault}");
-                return Err(Failure::new(missing.code, message).hint("correct the file, or give `command`"));
+                return Err(Failure::new(missing.code, message)
+                    .hint("correct the file, or give `command`")
+                    .naming(&["command"]));
             }
         };
         argv::check(&words)?;
@@ -148,7 +150,8 @@ impl CommandArguments {
             Code::MissingSchemaChangeCommand,
             "no command was given, and the repository has none recorded",
         )
-        .hint("give `command`, or record a `migrationCommand` with prepare_for_repo");
+        .hint("give `command`, or record a `migrationCommand` with prepare_for_repo")
+        .naming(&["command", "migrationCommand"]);
         self.check(|project| project.migration_command, missing)
     }
 

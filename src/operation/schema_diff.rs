@@ -112,9 +112,11 @@ impl DiffSchema {
             (None, Some(name), false) => snapshot_name_fault(name).map_or(Ok(Base::Snapshot(name.clone())), Err),
             (None, None, true) => Ok(Base::Other(self.other())),
             (None, None, false) => Err(Failure::new(Code::InvalidBaseDigest, "there is nothing to compare with")
-                .hint("give `baseDigest`, `snapshotName` or `otherDatabaseId`")),
+                .hint("give `baseDigest`, `snapshotName` or `otherDatabaseId`")
+                .naming(&["baseDigest", "snapshotName", "otherDatabaseId"])),
             (_, _, _) => Err(Failure::new(Code::InvalidArguments, "there are several things to compare with")
-                .hint("give one of `baseDigest`, `snapshotName` and `otherDatabaseId`")),
+                .hint("give one of `baseDigest`, `snapshotName` and `otherDatabaseId`")
+                .naming(&["baseDigest", "snapshotName", "otherDatabaseId"])),
         }
     }
 
@@ -223,7 +225,8 @@ async fn with_digest(
             "the schema differs from the base digest, and where cannot be said: fingerprints were left out of it, and what \
              was digested is not kept",
         )
-        .hint("ask `schema_digest` for more of them with `limit`, or make a snapshot before the next change"));
+        .hint("ask `schema_digest` for more of them with `limit`, or make a snapshot before the next change")
+        .naming(&["limit"]));
     }
     let changes =
         if sent.checksum == after.checksum { Vec::new() } else { compare_fingerprints(&sent.fingerprints, &after) };

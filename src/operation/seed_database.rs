@@ -37,7 +37,8 @@ impl Operation for SeedDatabase {
     fn check(&self) -> Result<(), Failure> {
         let missing =
             Failure::new(Code::MissingSeedCommand, "no seed command was given, and the repository has none recorded")
-                .hint("give `command`, or record a `seedCommand` with prepare_for_repo");
+                .hint("give `command`, or record a `seedCommand` with prepare_for_repo")
+                .naming(&["command", "seedCommand"]);
         self.command.check(|project| project.seed_command, missing)
     }
 

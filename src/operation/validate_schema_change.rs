@@ -106,10 +106,18 @@ impl ValidateSchemaChange {
                 limit.set_by
             );
             return Err(Failure::new(Code::InvalidTtl, text)
-                .hint("ask for a shorter `timeoutSeconds`, or name a sandbox of yours with `databaseId`"));
+                .hint("ask for a shorter `timeoutSeconds`, or name a sandbox of yours with `databaseId`")
+                .naming(&["timeoutSeconds", "databaseId"])
+                .allowed(longest_command(limit.value)));
         }
         Ok(CreateRequest { ttl_minutes: Some(minutes), ..self.new_sandbox().request(grant)? })
     }
+}
+
+/// Returns for how long a command may run in a sandbox that may live for so many minutes, if one may.
+fn longest_command(minutes: u64) -> Option<String> {
+    let seconds = minutes.checked_sub(SPARE_MINUTES).filter(|minutes| *minutes > 0)? * 60;
+    Some(format!("a `timeoutSeconds` of 1 to {seconds}"))
 }
 
 impl Admissible for ValidateSchemaChange {

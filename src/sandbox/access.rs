@@ -492,7 +492,8 @@ fn excuse_withheld_login(check: &mut Check) {
 fn check_extension(profile: &Profile, ttl_minutes: u64, limit: &Limit) -> Result<(), Failure> {
     if ttl_minutes == 0 {
         return Err(Failure::new(Code::InvalidTtl, "a ttl of 0 minutes is none")
-            .hint(format!("ask for 1 to {} minutes", limit.value)));
+            .hint(format!("ask for 1 to {} minutes", limit.value))
+            .allowed_minutes(limit.value));
     }
     if ttl_minutes > limit.value {
         return Err(over_ttl(profile.name(), ttl_minutes, limit));
@@ -531,7 +532,7 @@ async fn not_extended(profile: &Arc<Profile>, before: &Sandbox, life_minutes_max
             if left == 0 {
                 failure.hint("create another")
             } else {
-                failure.hint(format!("ask for {left} minutes or less"))
+                failure.hint(format!("ask for {left} minutes or less")).allowed_minutes(left)
             }
         }
         State::Creating | State::Deleting => match now.usable() {

@@ -220,7 +220,7 @@ fn check_lack(chosen: Chosen, install: bool) -> Result<Chosen, Failure> {
         "call again with `installMissing: true`, once `allow` of the policy `host-command` names \
          `[\"apt-get\", \"install\", \"--yes\", \"postgresql-*\"]`; or install it by hand with `{version}pgsandbox quickstart --yes`, or name \
          its programs with `PGSANDBOX_POSTGRES{which}_BIN_DIR`"
-    ));
+    )).naming(&["installMissing"]);
     let detail = failure.detail_mut();
     detail.requested_version = major.map(|major| major.to_string());
     detail.resolved_profile = Some(chosen.profile.name().to_owned());

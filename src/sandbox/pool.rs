@@ -186,14 +186,16 @@ impl<S: Reusable> SessionPool<S> {
         until: Instant,
     ) -> Result<Turn, Failure> {
         // The narrowest first, so that who waits for one holds up nobody at the wider ones.
-        let role = take_turn(self.per_role.lane((id, access)), until).await.ok_or_else(|| {
-            crowded(&format!("{PER_ROLE_MAX} calls as the same role of the sandbox")).hint(
+        let role =
+            take_turn(self.per_role.lane((id, access)), until).await.ok_or_else(|| {
+                crowded(&format!("{PER_ROLE_MAX} calls as the same role of the sandbox")).hint(
                 "run fewer calls at once in one sandbox, or give each a shorter `timeoutSeconds`; then call again",
-            )
-        })?;
+            ).naming(&["timeoutSeconds"])
+            })?;
         let owner = take_turn(self.per_owner.lane(owner.to_owned()), until).await.ok_or_else(|| {
             crowded(&format!("{PER_OWNER_MAX} calls in sandboxes of the same owner"))
                 .hint("run fewer calls at once, or give each a shorter `timeoutSeconds`; then call again")
+                .naming(&["timeoutSeconds"])
         })?;
         let total = take_turn(Arc::clone(&self.total), until).await.ok_or_else(|| {
             crowded(&format!("{TOTAL_MAX} calls, as many as this server runs at once,")).hint("call again later")

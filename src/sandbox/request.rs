@@ -100,7 +100,8 @@ pub(super) fn check_ttl(
     };
     if minutes == 0 {
         return Err(Failure::new(Code::InvalidTtl, "a ttl of 0 minutes is none")
-            .hint(format!("ask for 1 to {} minutes", limit.value)));
+            .hint(format!("ask for 1 to {} minutes", limit.value))
+            .allowed_minutes(limit.value));
     }
     if minutes > limit.value { Err(over_ttl(profile, minutes, &limit)) } else { Ok(minutes) }
 }
@@ -112,7 +113,7 @@ pub(super) fn over_ttl(profile: &str, minutes: u64, limit: &Limit) -> Failure {
     } else {
         format!("ttl of {minutes} minutes is over the limit of {value} minutes set by `{}`", limit.set_by)
     };
-    Failure::new(Code::InvalidTtl, text).hint(format!("ask for {value} minutes or less"))
+    Failure::new(Code::InvalidTtl, text).hint(format!("ask for {value} minutes or less")).allowed_minutes(value)
 }
 
 impl CreateRequest {
@@ -217,6 +218,9 @@ mod tests {
             (Err(got), Err(expected)) => {
                 assert_eq!(got.code, Code::InvalidTtl);
                 assert_eq!(got.message, expected);
+                let most = ttl_limit(&settings(), &obliged(demands)).value;
+                let range = if most == 1 { "1 minute".to_owned() } else { format!("1 to {most} minutes") };
+                assert_eq!(got.allowed, if most == 0 { Vec::new() } else { vec![range] });
             }
             (got, expected) => panic!("{got:?} instead of {expected:?}"),
         }

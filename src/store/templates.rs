@@ -85,9 +85,9 @@ impl From<TemplateRefused> for Failure {
     fn from(refused: TemplateRefused) -> Self {
         let message = refused.to_string();
         match refused {
-            TemplateRefused::Exists(_) => {
-                Self::new(Code::InvalidArguments, message).hint("give another name, or `replace: true`")
-            }
+            TemplateRefused::Exists(_) => Self::new(Code::InvalidArguments, message)
+                .hint("give another name, or `replace: true`")
+                .naming(&["replace"]),
             TemplateRefused::TooMany { .. } | TemplateRefused::TooLarge { .. } => {
                 Self::new(Code::QuotaExceeded, message)
                     .hint("delete a template with `delete_template` first; `list_templates` shows them")

@@ -117,9 +117,9 @@ impl From<ShelfError> for Failure {
                 .hint(
                     "give another name (to `exported add` by `--name`), have `export_template` replace it by `replace: true`, or \
                      remove it with `delete_template` and `exported: true`",
-                ),
+                ).naming(&["replace", "exported"]),
             ShelfError::Full(_) => Self::new(Code::QuotaExceeded, message)
-                .hint("remove one with `delete_template` and `exported: true`; `list_templates` shows them"),
+                .hint("remove one with `delete_template` and `exported: true`; `list_templates` shows them").naming(&["exported"]),
             ShelfError::Missing { known, .. } => {
                 Self::new(Code::TemplateNotFound, message).hint("`list_templates` shows yours").allowed(known)
             }

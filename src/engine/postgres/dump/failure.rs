@@ -107,7 +107,7 @@ fn of_source(reported: &Reported, job: &CloneJob) -> Failure {
             Code::RestoreIncompatible,
             format!("{shown} holds text that is not valid in its encoding{object}"),
         )
-        .hint("leave the table's rows out by `excludeTableData`, or correct them at the source"),
+        .hint("leave the table's rows out by `excludeTableData`, or correct them at the source").naming(&["excludeTableData"]),
         state => {
             let code = server_condition(state).map_or(Code::RestoreIncompatible, |(code, _)| code);
             Failure::new(code, format!("{shown} could not be read (SQLSTATE {state}){object}"))
@@ -137,12 +137,12 @@ fn of_target(reported: &Reported, entry: Option<&Entry>, job: &CloneJob) -> Fail
     let masked = job.plan().is_ok_and(|plan| !plan.masks.is_empty());
     let failure = match state {
         "42501" => cannot("only a superuser may make it, which the sandbox's owner is not")
-            .hint("leave its extension out by `excludeSourceExtensions`, or have the source's owner drop the object"),
+            .hint("leave its extension out by `excludeSourceExtensions`, or have the source's owner drop the object").naming(&["excludeSourceExtensions"]),
         "42704" | "42883" | "42P01" | "3F000" | "42703" => cannot("it needs something that is not there")
             .hint("a function that relies on `search_path` must name its tables and functions with their schemas; what an \
                    excluded extension makes is not there either"),
         "22021" | "22P05" => cannot("its text cannot be written in UTF-8")
-            .hint("leave the table's rows out by `excludeTableData`, or correct them at the source"),
+            .hint("leave the table's rows out by `excludeTableData`, or correct them at the source").naming(&["excludeTableData"]),
         state if state.starts_with("23") && masked => cannot("masked values break a constraint")
             .hint("mask both sides of a foreign key, by `hash` or `fake` alike: equal values stay equal then; `constant` and `null` make all equal, \
                    which a key cannot be"),
@@ -151,7 +151,7 @@ fn of_target(reported: &Reported, entry: Option<&Entry>, job: &CloneJob) -> Fail
                 "the source's own rows do not fit its constraints; leave them out by `excludeTableData`, or correct them there"
             } else {
                 "rows that refer to what `excludeTableData` leaves out must be left out by it as well; else the source's own rows do not fit its constraints"
-            }),
+            }).naming(&["excludeTableData"]),
         _ => cannot("the server refuses it").hint("leave it out, or make it fit the sandbox's server"),
     };
     with_state(failure, state)

@@ -239,6 +239,7 @@ impl CloneJob {
         );
         Failure::new(Code::CommandTimeout, text)
             .hint("give it a higher `timeoutSeconds`, or leave rows out: `schemaOnly`, `excludeTableData`")
+            .naming(&["timeoutSeconds", "schemaOnly", "excludeTableData"])
     }
 }
 

@@ -280,7 +280,8 @@ impl<'a> Asking<'a> {
                 format!("row security hides rows of {} from role `{user}` of {}", listed(&hidden), self.job.shown);
             return Err(known(
                 Failure::new(Code::PermissionDenied, text)
-                    .hint("use a role with BYPASSRLS, or leave their rows out by `excludeTableData` or `schemaOnly`"),
+                    .hint("use a role with BYPASSRLS, or leave their rows out by `excludeTableData` or `schemaOnly`")
+                    .naming(&["excludeTableData", "schemaOnly"]),
             ));
         }
         Ok(())
@@ -420,7 +421,7 @@ async fn choose_extensions(
     let profile = &server.settings().profile;
     let without = |failure: Failure| {
         let hint = "leave out by `excludeSourceExtensions` what is named; what is built on it cannot be restored then";
-        known(failure.hint(hint))
+        known(failure.hint(hint).naming(&["excludeSourceExtensions"]))
     };
     let session = server.admin_session().await?;
     let sorted = extensions::sorted(&session, profile, &names).await?;
@@ -459,7 +460,8 @@ fn fits(server: &PostgresServer, job: &CloneJob, plan: &ClonePlan) -> Result<(),
         let text = format!("{} has {bytes} bytes, and {most} are left of the quota of bytes", job.shown);
         return Err(known(
             Failure::new(Code::QuotaExceeded, text)
-                .hint("delete sandboxes that are not needed, or leave rows out: `schemaOnly`, `excludeTableData`"),
+                .hint("delete sandboxes that are not needed, or leave rows out: `schemaOnly`, `excludeTableData`")
+                .naming(&["schemaOnly", "excludeTableData"]),
         ));
     }
     let ServerSource::Managed(settings) = &server.settings().source else { return Ok(()) };
@@ -473,7 +475,8 @@ fn fits(server: &PostgresServer, job: &CloneJob, plan: &ClonePlan) -> Result<(),
         );
         return Err(known(
             Failure::new(Code::DiskFull, text)
-                .hint("delete sandboxes that are not needed, or leave rows out: `schemaOnly`, `excludeTableData`"),
+                .hint("delete sandboxes that are not needed, or leave rows out: `schemaOnly`, `excludeTableData`")
+                .naming(&["schemaOnly", "excludeTableData"]),
         ));
     }
     Ok(())
@@ -574,7 +577,11 @@ fn refuse_too_many(tables: usize) -> Result<(), EngineError> {
         return Ok(());
     }
     let text = format!("`excludeTableData` names more than {WITHOUT_ROWS_MAX} tables, partitions among them");
-    Err(known(Failure::new(Code::InvalidArguments, text).hint("name fewer, or copy no rows at all: `schemaOnly`")))
+    Err(known(
+        Failure::new(Code::InvalidArguments, text)
+            .hint("name fewer, or copy no rows at all: `schemaOnly`")
+            .naming(&["schemaOnly"]),
+    ))
 }
 
 /// Names tables, the first of them.

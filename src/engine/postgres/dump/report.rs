@@ -174,7 +174,7 @@ fn unanalysed(relation: &Relation, refused: EngineError, job: &CloneJob) -> Engi
     let mut failure = Failure::new(Code::RestoreIncompatible, text).hint(
         "a function that its indexes or statistics are built on fails on its rows: correct it at the source, or leave the rows \
          out by `excludeTableData`",
-    );
+    ).naming(&["excludeTableData"]);
     failure.detail_mut().sqlstate = Some(sqlstate.clone());
     known(failure)
 }
