@@ -58,11 +58,7 @@ pub(super) async fn check(
     }
     let mut report = CloneReport::default();
     let size: i64 = session
-        .query_one(
-            "SELECT coalesce(pg_catalog.sum(pg_catalog.pg_relation_size(oid)), 0)::pg_catalog.int8 \
-             FROM pg_catalog.pg_class WHERE relkind IN ('r', 'i', 'm', 't')",
-            &[],
-        )
+        .query_one("SELECT pg_catalog.pg_database_size(pg_catalog.current_database())", &[])
         .await
         .map_err(&failed)?
         .get(0);
