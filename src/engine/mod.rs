@@ -56,6 +56,8 @@ pub enum Contents {
         names: SandboxNames,
         /// Where the copy is made only to be written to a file, and then taken back.
         dump: Option<Arc<postgres::DumpJob>>,
+        /// How large it was, where that was looked at ahead.
+        source_bytes: Arc<OnceLock<u64>>,
         /// What is seen of the copy while it is made.
         seen: Arc<OnceLock<Seen>>,
     },
@@ -70,7 +72,7 @@ pub enum Contents {
 pub struct Seen {
     /// The extensions that came with it, in no order.
     pub extensions: Vec<String>,
-    /// Its size.
+    /// Its size, or that of what it is a copy of.
     pub bytes: u64,
 }
 
@@ -90,7 +92,7 @@ pub struct Step {
 impl Contents {
     /// A copy of another sandbox, or of a template, on the same server.
     pub fn copy(id: SandboxId, names: SandboxNames) -> Self {
-        Self::Copy { id, names, dump: None, seen: Arc::default() }
+        Self::Copy { id, names, dump: None, source_bytes: Arc::default(), seen: Arc::default() }
     }
 
     /// Returns what was seen of a copy while it was made.
@@ -200,6 +202,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Waits a moment until nobody uses a sandbox that is to be copied. Says how many do, if that takes longer.
     async fn await_unused(&self, source: &SandboxSpec) -> Result<(), EngineError>;
+
+    /// Looks how large what is to be copied is, for the steps that want to know: before them, beside something else that is
+    /// waited for. Where that cannot be learnt now, they ask themselves.
+    async fn look_ahead(&self, contents: &Contents);
 
     /// Returns the steps that remove a sandbox in any state, half-made ones too.
     fn delete_steps(&self) -> DeleteSteps;

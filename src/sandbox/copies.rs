@@ -96,11 +96,13 @@ impl Core {
         let hold = pool.hold(source.id, Instant::now() + fault::within(HOLD_WAIT)).await?;
         pool.close(source.id);
         let (find, spec) = (Find::Id(source.id), removal_spec(source));
-        let (found, checked) = tokio::join!(profile.store.find(&find), profile.engine.check_copy(&spec));
+        let engine = &profile.engine;
+        let (found, checked, unused) =
+            tokio::join!(profile.store.find(&find), engine.check_copy(&spec), engine.await_unused(&spec));
         // Meanwhile it may have been removed, or its time may have come.
         found?.ok_or_else(not_found)?.usable()?;
         checked.map_err(Failure::from)?;
-        profile.engine.await_unused(&spec).await.map_err(Failure::from)?;
+        unused.map_err(Failure::from)?;
         Ok(hold)
     }
 

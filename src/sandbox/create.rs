@@ -178,7 +178,9 @@ impl Core {
             let reservation = self.reservation(profile, grant, request, beginning, [&owner, &readonly])?;
             // Before the row is there, so that upkeep never takes it for one that nobody works on.
             let _running = self.enter(reservation.plan);
-            return match profile.store.reserve(&reservation).await {
+            let looked = profile.engine.look_ahead(&beginning.contents);
+            let (reserved, ()) = tokio::join!(profile.store.reserve(&reservation), looked);
+            return match reserved {
                 Ok(Reserved::New(sandbox, held)) => {
                     grant.course.acts();
                     let mut spec = bare_spec(&sandbox, owner, readonly);

@@ -138,6 +138,8 @@ impl Engine for Toy {
         }
     }
 
+    async fn look_ahead(&self, _: &Contents) {}
+
     async fn await_unused(&self, _source: &SandboxSpec) -> Result<(), EngineError> {
         Ok(())
     }

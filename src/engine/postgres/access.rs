@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio_postgres::types::Type;
+
 use super::admin::{AdminSession, Login, LoginError, ident, literal, refused};
 use super::managed::Why;
 use super::server::{PostgresServer, Reach};
@@ -53,13 +55,21 @@ pub(super) fn may_be_repaired(sqlstate: &str) -> bool {
 /// Returns the size of a sandbox's database in bytes.
 pub(super) async fn size(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> Result<u64, EngineError> {
     let session = server.admin_session().await?;
+    database_size(&session, &server.settings().profile, &spec.names.database).await?.ok_or_else(|| gone(spec))
+}
+
+/// Returns the size of a database, in bytes, if it is there.
+pub(super) async fn database_size(
+    session: &AdminSession,
+    profile: &str,
+    database: &str,
+) -> Result<Option<u64>, EngineError> {
     let sql = "SELECT pg_catalog.pg_database_size(oid) FROM pg_catalog.pg_database WHERE datname = $1";
     let row = session
-        .query_opt(sql, &[&spec.names.database])
+        .query_typed_opt(sql, &[(&database, Type::NAME)])
         .await
-        .map_err(refused("measure the database", &server.settings().profile))?;
-    let row = row.ok_or_else(|| gone(spec))?;
-    Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+        .map_err(refused("measure the database", profile))?;
+    Ok(row.map(|row| u64::try_from(row.get::<_, i64>(0)).unwrap_or_default()))
 }
 
 /// Opens a session as one of the sandbox's roles for reading catalogues, `search_path` pinned.

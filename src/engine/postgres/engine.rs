@@ -104,6 +104,16 @@ impl Engine for PostgresEngine {
         Work::new(&self.server, source).await?.await_unused(&session, &source.names).await
     }
 
+    async fn look_ahead(&self, contents: &Contents) {
+        let Contents::Copy { names, source_bytes, .. } = contents else { return };
+        // Only if there is a session at once: it would be waited for by who needs to know it, too.
+        let Ok(Some(session)) = self.server.second_admin_session().await else { return };
+        let profile = &self.server.settings().profile;
+        if let Ok(Some(bytes)) = access::database_size(&session, profile, &names.database).await {
+            source_bytes.get_or_init(|| bytes);
+        }
+    }
+
     fn delete_steps(&self) -> DeleteSteps {
         steps::delete_steps()
     }

@@ -10,7 +10,8 @@ use super::user::ENVIRONMENT;
 use crate::model::fault;
 
 /// Both are needed, and of one version.
-const PROGRAMS: [&str; 2] = ["pg_dump", "pg_restore"];
+const DUMP: &str = "pg_dump";
+const RESTORE: &str = "pg_restore";
 /// How long a program may take to say its version.
 const VERSION_WAIT: Duration = Duration::from_secs(10);
 
@@ -29,7 +30,7 @@ pub(in crate::engine::postgres) struct DumpTools {
 pub(in crate::engine::postgres) async fn dump_tools(settings: &BinarySettings) -> Vec<DumpTools> {
     let mut found: Vec<DumpTools> = Vec::new();
     for dir in tool_dirs(settings) {
-        if found.iter().any(|tools| tools.dir == dir) || !PROGRAMS.iter().all(|name| dir.join(name).is_file()) {
+        if found.iter().any(|tools| tools.dir == dir) || ![DUMP, RESTORE].iter().all(|name| dir.join(name).is_file()) {
             continue;
         }
         if let Some((major, version)) = version(&dir).await {
@@ -41,17 +42,17 @@ pub(in crate::engine::postgres) async fn dump_tools(settings: &BinarySettings) -
 }
 
 async fn version(dir: &Path) -> Option<(u16, String)> {
-    let mut versions = Vec::new();
-    for program in PROGRAMS {
+    let said = async |program: &str| {
         fault::pass("spawn.dump-version").await.ok()?;
         let mut command = Command::new(dir.join(program));
         command.env_clear().envs(ENVIRONMENT).arg("--version").kill_on_drop(true).stdin(std::process::Stdio::null());
         let output = tokio::time::timeout(fault::within(VERSION_WAIT), command.output()).await.ok()?.ok()?;
         let said = String::from_utf8_lossy(&output.stdout);
         let version = said.trim().strip_prefix(program)?.trim().strip_prefix("(PostgreSQL) ")?.to_owned();
-        versions.push(version.split_whitespace().next()?.to_owned());
-    }
-    let [dump, restore] = versions.try_into().ok()?;
+        version.split_whitespace().next().map(str::to_owned)
+    };
+    let (dump, restore) = tokio::join!(said(DUMP), said(RESTORE));
+    let (dump, restore) = (dump?, restore?);
     let major = super::super::admin::major_of(&dump)?;
     (super::super::admin::major_of(&restore)? == major).then_some((major, dump))
 }

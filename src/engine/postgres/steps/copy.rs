@@ -17,7 +17,7 @@ use crate::model::{Code, Failure, SandboxKind, SandboxNames, fault, role_pattern
 
 /// How long sessions in the source are given to end before it is said that it is in use.
 const SOURCE_WAIT: Duration = Duration::from_secs(2);
-const SOURCE_POLL: Duration = Duration::from_millis(10);
+const SOURCE_POLL: Duration = Duration::from_millis(2);
 /// How long a session of another program of ours must have done nothing to be ended for a copy, in ms: one that was used
 /// just now may be taken again at this moment.
 const ASIDE_AFTER_MS: f64 = 1000.0;
@@ -284,17 +284,26 @@ impl Work<'_> {
         if self.info.major < 15 {
             return Ok("");
         }
+        let known = self.source_bytes();
         let row = session
             .query_typed_opt(
-                "SELECT pg_catalog.pg_database_size(oid), pg_catalog.current_setting('fsync') = 'on', \
+                "SELECT coalesce($2, pg_catalog.pg_database_size(oid)), pg_catalog.current_setting('fsync') = 'on', \
                  coalesce(pg_catalog.current_setting('file_copy_method', true) = 'clone', false) \
                  FROM pg_catalog.pg_database WHERE datname = $1",
-                &[(&source.database, Type::NAME)],
+                &[(&source.database, Type::NAME), (&known, Type::INT8)],
             )
             .await
             .map_err(refused("measure the database", self.profile()))?;
         let row = row.ok_or_else(|| source_gone(source))?;
         Ok(fastest(row.get(0), row.get(1), row.get(2)))
+    }
+
+    /// Returns how large the source is, where that was looked at ahead.
+    pub(super) fn source_bytes(&self) -> Option<i64> {
+        match &self.spec.contents {
+            Contents::Copy { source_bytes, .. } => source_bytes.get().and_then(|bytes| i64::try_from(*bytes).ok()),
+            Contents::Empty | Contents::Clone(_) | Contents::Restore(_) => None,
+        }
     }
 
     /// Lets nobody in any more, the admin neither: from here on the template is only copied.

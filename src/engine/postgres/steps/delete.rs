@@ -26,7 +26,9 @@ pub(super) const DROP_ATTEMPTS_MAX: u32 = 5;
 const ENTER_ATTEMPTS_MAX: u32 = 12;
 /// How long ended sessions are given to go away.
 const TERMINATE_WAIT: Duration = Duration::from_secs(3);
-const TERMINATE_POLL: Duration = Duration::from_millis(5);
+/// How soon it is looked again whether they have; each pause is twice the one before.
+const TERMINATE_POLL: Duration = Duration::from_millis(1);
+const TERMINATE_POLL_MAX: Duration = Duration::from_millis(10);
 /// What `datconnlimit` is while a database is half dropped; it can then only be dropped.
 const HALF_DROPPED: i32 = -2;
 
@@ -147,6 +149,7 @@ impl Work<'_> {
     ) -> Result<(), EngineError> {
         let failed = refused("end the sandbox's sessions", self.profile());
         let until = tokio::time::Instant::now() + TERMINATE_WAIT;
+        let mut pause = TERMINATE_POLL;
         let filling = self.spec.names.filling_pattern();
         loop {
             let rows = session
@@ -180,7 +183,8 @@ impl Work<'_> {
             if !ours || tokio::time::Instant::now() > until {
                 return Ok(());
             }
-            tokio::time::sleep(TERMINATE_POLL).await;
+            tokio::time::sleep(pause).await;
+            pause = TERMINATE_POLL_MAX.min(pause * 2);
         }
     }
 

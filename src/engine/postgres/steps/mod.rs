@@ -368,8 +368,8 @@ pub(super) fn login_options(connection_limit: u32, verifier: &str, until: Timest
 /// Returns whether the sandbox's own open transactions can be the reason.
 pub(super) fn is_contention(error: &EngineError) -> bool {
     match error {
-        // lock_not_available, deadlock_detected, and internal_error for "tuple concurrently updated"
-        EngineError::Refused { sqlstate, .. } => matches!(sqlstate.as_str(), "55P03" | "40P01" | "XX000"),
+        // lock_not_available, deadlock_detected, serialization_failure, and internal_error for "tuple concurrently updated"
+        EngineError::Refused { sqlstate, .. } => matches!(sqlstate.as_str(), "55P03" | "40P01" | "40001" | "XX000"),
         EngineError::Unreachable { .. }
         | EngineError::Auth { .. }
         | EngineError::Crowded { .. }
@@ -380,11 +380,16 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
     }
 }
 
+/// Returns whether it failed as somebody changed what was to be changed: for the rows themselves the server has no code.
+fn is_changed(sqlstate: &str) -> bool {
+    [SqlState::INTERNAL_ERROR, SqlState::T_R_SERIALIZATION_FAILURE].iter().any(|state| state.code() == sqlstate)
+}
+
 /// Says of what others have kept from being done to the end that it can be tried again: of a change that came in between, which
 /// the server has no code of its own for, as well.
 pub(super) fn contended(error: EngineError) -> EngineError {
     if let EngineError::Refused { action, sqlstate, detail } = &error
-        && sqlstate == SqlState::INTERNAL_ERROR.code()
+        && is_changed(sqlstate)
     {
         let text = format!("others changed the same rows of the server's again and again: it refused to {action}");
         let mut failure = Failure::new(Code::Busy, text).hint("call again later").audit(detail);

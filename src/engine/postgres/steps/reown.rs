@@ -11,7 +11,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::changed::{Changers, LOCK_DATABASES, Patience};
-use super::rights::Rights;
+use super::guard::lasting_later;
+use super::rights::{Named, Rights};
 use super::{Work, contended};
 use crate::engine::postgres::admin::{AdminSession, ident, literal, refused};
 use crate::engine::postgres::server::PooledSession;
@@ -64,14 +65,26 @@ impl<'a> Mapping<'a> {
     }
 }
 
-/// What is noted of shared objects before anything is changed.
-struct Shared {
+/// What is noted of the source, and of shared objects, before anything is changed.
+struct Noted {
     /// Databases that the source's owner owns: the source.
     databases: Vec<String>,
     /// What gives the source's roles their rights on shared objects again.
     grants: Vec<String>,
     /// The source's owner and rights.
     before: Vec<String>,
+    /// What sets again on the copy what the source has beside its contents.
+    carried: Vec<String>,
+}
+
+/// What is known before the copy is entered.
+struct Ahead<'a> {
+    /// Ends the turn when it is dropped.
+    _turn: Transaction<'a>,
+    mapping: Mapping<'a>,
+    named: Named,
+    /// What is to be noted, where it reads the same from outside as it does in the copy.
+    noted: Option<Noted>,
 }
 
 impl Work<'_> {
@@ -81,22 +94,23 @@ impl Work<'_> {
         // What lets the admin in has to be there for a session of its own.
         self.let_admin_in(&turns).await?;
         // Who is who is read while the session into it begins.
-        let (outside, entered) = tokio::join!(self.outside(&mut turns, source), self.enter());
-        let (_turn, mapping) = outside?;
-        let (mut inside, waiting) = entered?;
+        let (ahead, entered) = tokio::join!(self.ahead(&mut turns, source), self.enter());
+        let (mut ahead, mut inside) = (ahead?, entered?);
         let roles = [source.owner_role.as_str(), source.readonly_role.as_str()];
-        let mut beside: Option<PooledSession> = None;
+        let mut beside: Option<(PooledSession, i32)> = None;
         let (mut patience, mut changers) = (Patience::begin(), Changers::default());
         let mut attempt = 0;
         let given = loop {
             attempt += 1;
             // Every second time, as a database that somebody else makes meanwhile may be long in the making.
             let others = if attempt % 2 == 0 { Others::Wait } else { Others::MayChange };
-            let given = self.give(&mut inside, &mapping, others);
+            // Tried again, it is noted anew, as it may be what has changed.
+            let noted = ahead.noted.take();
+            let given = self.give(&mut inside, (&ahead.mapping, &ahead.named), noted, others);
             let given = match &beside {
                 // Whoever has granted the source's roles something holds that up until his transaction ends.
-                Some(beside) if attempt > 1 => self.while_it_waits(beside, None, waiting, given).await,
-                Some(_) | None => given.await,
+                Some((beside, waiting)) => self.while_it_waits(beside, None, *waiting, given).await,
+                None => given.await,
             };
             match given {
                 Err(error) if patience.goes_on(&error, attempt, ATTEMPTS_MAX) => {}
@@ -106,8 +120,9 @@ impl Work<'_> {
                 break Err(error);
             }
             patience.pause().await;
-            match self.server.second_admin_session().await {
-                Ok(session) => beside = session,
+            let found = try_join(self.server.second_admin_session(), self.number_of(&inside)).await;
+            match found {
+                Ok((session, waiting)) => beside = session.map(|session| (session, waiting)),
                 Err(error) => break Err(error),
             }
         };
@@ -119,34 +134,52 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Waits for its turn, which is over when the transaction is, and reads who is who.
-    async fn outside<'a>(
+    /// Waits for its turn, which is over when the transaction is, reads who is who, and notes what can be noted from outside:
+    /// a session that has just begun is slow to answer.
+    async fn ahead<'a>(
         &'a self,
         turns: &'a mut AdminSession,
         source: &'a SandboxNames,
-    ) -> Result<(Transaction<'a>, Mapping<'a>), EngineError> {
+    ) -> Result<Ahead<'a>, EngineError> {
         let failed = refused("take turns", self.profile());
         let turn = turns.transaction().await.map_err(&failed)?;
         let key = turn_key(source);
-        turn.query_typed("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)]).await.map_err(failed)?;
-        let mapping = self.mapping(&turn, source).await?;
-        Ok((turn, mapping))
+        turn.query_typed("SELECT pg_catalog.pg_advisory_xact_lock($1)", &[(&key, Type::INT8)])
+            .await
+            .map_err(&failed)?;
+        let source_name: [(&(dyn ToSql + Sync), Type); 1] = [(&source.database, Type::NAME)];
+        let alike = turn.query_typed_opt(
+            "SELECT s.encoding = d.encoding FROM pg_catalog.pg_database s, pg_catalog.pg_database d \
+             WHERE s.datname = $1 AND d.datname = pg_catalog.current_database()",
+            &source_name,
+        );
+        let alike = async { alike.await.map_err(&failed) };
+        let (mapping, alike) = try_join(self.mapping(&turn, source), alike).await?;
+        let is_alike = alike.is_some_and(|row| row.get(0));
+        let named = async {
+            let failed = refused("look whom the copy names", self.profile());
+            Named::read(&turn, &mapping).await.map_err(failed)
+        };
+        let note = async { if is_alike { self.note(&turn, &mapping).await.map(Some) } else { Ok(None) } };
+        let (named, noted) = try_join(named, note).await?;
+        Ok(Ahead { _turn: turn, mapping, named, noted })
     }
 
-    /// Goes into the copy. Returns the session, and its number.
-    async fn enter(&self) -> Result<(AdminSession, i32), EngineError> {
+    /// Goes into the copy.
+    async fn enter(&self) -> Result<AdminSession, EngineError> {
         let inside = self.server.session_in(&self.spec.names.database).await?;
-        let patience = format!("SET lock_timeout = {}", literal(LOCK_TIMEOUT));
-        let failed = refused("give the copy to its roles", self.profile());
-        let set = async { inside.batch_execute(&patience).await.map_err(failed) };
-        let ((), number) = try_join(set, self.number_of(&inside)).await?;
-        Ok((inside, number))
+        if !self.info.superuser {
+            let failed = refused("give the copy to its roles", self.profile());
+            inside.batch_execute(&format!("SET lock_timeout = {}", literal(LOCK_TIMEOUT))).await.map_err(failed)?;
+        }
+        Ok(inside)
     }
 
     async fn give(
         &self,
         inside: &mut AdminSession,
-        mapping: &Mapping<'_>,
+        (mapping, named): (&Mapping<'_>, &Named),
+        noted: Option<Noted>,
         others: Others,
     ) -> Result<Seen, EngineError> {
         let failed = refused("give the copy to its roles", self.profile());
@@ -162,43 +195,50 @@ impl Work<'_> {
         let off = async {
             if self.info.superuser {
                 // Event triggers that an operator has made in the source would run with our rights.
-                let off = "SET LOCAL session_replication_role = replica";
-                transaction.batch_execute(off).await.map_err(&failed)?;
+                let off = format!(
+                    "SET LOCAL lock_timeout = {}; SET LOCAL session_replication_role = replica",
+                    literal(LOCK_TIMEOUT)
+                );
+                transaction.batch_execute(&off).await.map_err(&failed)?;
             }
             Ok(())
         };
         // What lies beside the source is in its encoding, which is the copy's. Of what is sent at once the first fault counts:
         // what comes behind it says no more than that.
-        let (off, shared, carried) =
-            tokio::join!(off, self.shared(&transaction, mapping), self.carried(&transaction, mapping));
+        let note = async {
+            match noted {
+                Some(noted) => Ok(noted),
+                None => self.note(&transaction, mapping).await,
+            }
+        };
+        let (off, schemas, noted) = tokio::join!(off, self.schemas(&transaction, mapping), note);
         off?;
-        let ((schemas, shared), carried) = (shared?, carried?);
+        let (schemas, noted) = (schemas?, noted?);
         let (owner, new_owner) = (ident(&source.owner_role), ident(&self.spec.names.owner_role));
         // Schemas first: whoever is given what is in one needs the right to create there.
-        let mut statements: Vec<String> =
-            schemas.iter().map(|schema| format!("ALTER SCHEMA {schema} OWNER TO {new_owner}")).collect();
+        let mut statements = vec![lasting_later()];
+        statements.extend(schemas.iter().map(|schema| format!("ALTER SCHEMA {schema} OWNER TO {new_owner}")));
         statements.push(format!("REASSIGN OWNED BY {owner} TO {new_owner}"));
-        statements.extend(shared.databases.iter().map(|name| format!("ALTER DATABASE {name} OWNER TO {owner}")));
+        statements.extend(noted.databases.iter().map(|name| format!("ALTER DATABASE {name} OWNER TO {owner}")));
         transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
-        let rights = async { Rights::read(&transaction, mapping).await.map_err(&failed) };
-        let (mut rights, reader_owns, mappings) = futures_util::try_join!(
-            rights,
-            self.reader_owns(&transaction, mapping),
-            self.user_mappings(&transaction, mapping)
-        )?;
-        if reader_owns {
+        let rights = async { Rights::read(&transaction, mapping, named).await.map_err(&failed) };
+        let mappings = async {
+            if named.user_mappings { self.user_mappings(&transaction, mapping).await } else { Ok(Vec::new()) }
+        };
+        let (mut rights, mappings) = try_join(rights, mappings).await?;
+        if named.reader_owns {
             let reader = ident(&self.spec.names.readonly_role);
             let mut statements = rights.on_schemas(mapping);
             statements.push(format!("REASSIGN OWNED BY {} TO {reader}", ident(&source.readonly_role)));
             transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
-            rights = Rights::read(&transaction, mapping).await.map_err(&failed)?;
+            rights = Rights::read(&transaction, mapping, named).await.map_err(&failed)?;
         }
         self.carry(&transaction, "make the user mappings again", &mappings).await?;
-        self.carry(&transaction, "set the settings of the database again", &carried).await?;
+        self.carry(&transaction, "set the settings of the database again", &noted.carried).await?;
         let mut statements = rights.statements(mapping);
         statements.push(format!("DROP OWNED BY {}", ident(&source.readonly_role)));
         statements.push(format!("DROP OWNED BY {owner}"));
-        statements.extend(shared.grants);
+        statements.extend(noted.grants);
         let opens = self.opens_when_given();
         if opens {
             statements.extend(self.opening());
@@ -207,7 +247,7 @@ impl Work<'_> {
         // What is asked behind them is not asked at all if one of them failed.
         let given = async { transaction.batch_execute(&statements).await.map_err(&failed) };
         let open = async { if opens { self.check_open(&transaction).await } else { Ok(()) } };
-        let checked = self.check_given(&transaction, mapping, &shared.before);
+        let checked = self.check_given(&transaction, mapping, &noted.before);
         let (given, checked, open, seen) = tokio::join!(given, checked, open, self.look(&transaction));
         given?;
         checked?;
@@ -244,28 +284,33 @@ impl Work<'_> {
 
     /// Looks at what nobody then has to go in for again.
     async fn look(&self, transaction: &Transaction<'_>) -> Result<Seen, EngineError> {
+        let known = self.source_bytes();
         let row = transaction
             .query_typed_one(
-                "SELECT pg_catalog.pg_database_size(pg_catalog.current_database()), \
+                "SELECT coalesce($1, pg_catalog.pg_database_size(pg_catalog.current_database())), \
                  ARRAY(SELECT extname::text FROM pg_catalog.pg_extension)",
-                &[],
+                &[(&known, Type::INT8)],
             )
             .await
             .map_err(refused("measure the copy", self.profile()))?;
         Ok(Seen { bytes: u64::try_from(row.get::<_, i64>(0)).unwrap_or_default(), extensions: row.get(1) })
     }
 
-    /// Notes the schemas that the source's owner owns here, and what of shared objects is changed on the way.
-    async fn shared(
-        &self,
-        transaction: &Transaction<'_>,
-        mapping: &Mapping<'_>,
-    ) -> Result<(Vec<String>, Shared), EngineError> {
+    /// Returns the schemas that the source's owner owns here.
+    async fn schemas(&self, transaction: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<Vec<String>, EngineError> {
+        let schemas = transaction
+            .query_typed(
+                "SELECT pg_catalog.quote_ident(nspname) FROM pg_catalog.pg_namespace WHERE nspowner = ($1::oid[])[1]",
+                &[(&mapping.oids, Type::OID_ARRAY)],
+            )
+            .await
+            .map_err(refused("find the schemas that change hands", self.profile()))?;
+        Ok(schemas.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Notes what the source has beside its contents, and what of shared objects is changed on the way.
+    async fn note(&self, transaction: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<Noted, EngineError> {
         let oids: [(&(dyn ToSql + Sync), Type); 1] = [(&mapping.oids, Type::OID_ARRAY)];
-        let schemas = transaction.query_typed(
-            "SELECT pg_catalog.quote_ident(nspname) FROM pg_catalog.pg_namespace WHERE nspowner = ($1::oid[])[1]",
-            &oids,
-        );
         let databases = transaction.query_typed(
             "SELECT pg_catalog.quote_ident(datname) FROM pg_catalog.pg_database WHERE datdba = ($1::oid[])[1]",
             &oids,
@@ -292,16 +337,16 @@ impl Work<'_> {
         let grants = transaction.query_typed(&sql, &oids);
         let before = self.rights_of_source(transaction, mapping);
         let failed = refused("note what the source's roles have", self.profile());
-        let (schemas, databases, grants, before) =
-            futures_util::try_join!(schemas, databases, grants, before).map_err(failed)?;
+        let shared = async { futures_util::try_join!(databases, grants, before).map_err(failed) };
+        let (shared, carried) = tokio::join!(shared, self.carried(transaction, mapping));
+        let ((databases, grants, before), carried) = (shared?, carried?);
         let grants = grants.iter().map(|row| {
             let (kind, name, right): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
             let option = if row.get(4) { " WITH GRANT OPTION" } else { "" };
             format!("GRANT {right} ON {kind} {name} TO {}{option}", ident(row.get(3)))
         });
         let texts = |rows: &[tokio_postgres::Row]| rows.iter().map(|row| row.get(0)).collect();
-        let shared = Shared { databases: texts(&databases), grants: grants.collect(), before };
-        Ok((texts(&schemas), shared))
+        Ok(Noted { databases: texts(&databases), grants: grants.collect(), before, carried })
     }
 
     async fn rights_of_source(
@@ -318,20 +363,6 @@ impl Work<'_> {
             )
             .await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
-    }
-
-    /// Returns whether the source's reader owns anything here: it does only where its owner has let it create.
-    async fn reader_owns(&self, transaction: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<bool, EngineError> {
-        let row = transaction
-            .query_typed_one(
-                "SELECT EXISTS (SELECT FROM pg_catalog.pg_shdepend s JOIN pg_catalog.pg_database d ON d.oid = s.dbid \
-                 WHERE d.datname = pg_catalog.current_database() AND s.deptype = 'o' \
-                 AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ($1::oid[])[2])",
-                &[(&mapping.oids, Type::OID_ARRAY)],
-            )
-            .await
-            .map_err(refused("look for what the reader owns", self.profile()))?;
-        Ok(row.get(0))
     }
 
     /// Checks that nothing in the copy names the source's roles any more, and that the source is as it was.
@@ -352,18 +383,16 @@ impl Work<'_> {
         let failed = refused("check what the source's roles have", self.profile());
         let (left, after) = futures_util::try_join!(left, after).map_err(failed)?;
         let left: i64 = left.get(0);
-        let detail = if left > 0 {
-            format!("{left} objects of the copy still name the source's roles")
+        let (sqlstate, detail) = if left > 0 {
+            let detail = format!("{left} objects of the copy still name the source's roles");
+            (SqlState::DEPENDENT_OBJECTS_STILL_EXIST, detail)
         } else if after != before {
-            "the source's owner or rights would have changed".to_owned()
+            // By somebody who has changed them meanwhile, or by what was to undo our own change.
+            (SqlState::T_R_SERIALIZATION_FAILURE, "the source's owner or rights would have changed".to_owned())
         } else {
             return Ok(());
         };
-        Err(EngineError::Refused {
-            action: "give the copy to its roles",
-            sqlstate: SqlState::DEPENDENT_OBJECTS_STILL_EXIST.code().to_owned(),
-            detail,
-        })
+        Err(EngineError::Refused { action: "give the copy to its roles", sqlstate: sqlstate.code().to_owned(), detail })
     }
 }
 

@@ -55,12 +55,47 @@ struct PolicyRoles {
     roles: Vec<Option<String>>,
 }
 
-/// Which catalogues have objects on which the source's roles were granted something.
-const CLASSES: &str = "
-    SELECT DISTINCT c.relname::text FROM pg_catalog.pg_shdepend s JOIN pg_catalog.pg_database b ON b.oid = s.dbid
-    JOIN pg_catalog.pg_class c ON c.oid = s.classid
-    WHERE b.datname = pg_catalog.current_database() AND s.deptype = 'a'
-    AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ANY ($1)";
+/// What of a database names roles: in which catalogue, how, and whether it is the second of them, the reader.
+const NAMED: &str = "
+    SELECT DISTINCT c.relname::text, s.deptype::text, s.refobjid = ($1::oid[])[2] FROM pg_catalog.pg_shdepend s
+    JOIN pg_catalog.pg_database b ON b.oid = s.dbid JOIN pg_catalog.pg_class c ON c.oid = s.classid
+    WHERE b.datname = $2 AND s.refclassid = 'pg_catalog.pg_authid'::pg_catalog.regclass AND s.refobjid = ANY ($1)";
+
+/// What a copy has that names the source's roles, by kinds. It is known from outside; what there is none of is not looked
+/// for in a session that has just begun, and learns of each catalogue anew.
+pub(super) struct Named {
+    /// The catalogues with objects on which they were granted something.
+    granted: Vec<String>,
+    /// Whether there are rights on what will be made.
+    defaults: bool,
+    /// Whether there are policies for them.
+    policies: bool,
+    /// Whether there are user mappings.
+    pub(super) user_mappings: bool,
+    /// Whether the reader owns anything: it does only where its owner has let it create.
+    pub(super) reader_owns: bool,
+}
+
+impl Named {
+    /// Looks at the copy from outside.
+    pub(super) async fn read(outside: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<Self, tokio_postgres::Error> {
+        let asked = [
+            (&mapping.oids as &(dyn ToSql + Sync), Type::OID_ARRAY),
+            (&mapping.copy.database as &(dyn ToSql + Sync), Type::NAME),
+        ];
+        let rows = outside.query_typed(NAMED, &asked).await?;
+        let found: Vec<(&str, &str, bool)> = rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect();
+        let any = |catalogue: &str| found.iter().any(|(class, ..)| *class == catalogue);
+        let granted = found.iter().filter(|(_, how, _)| *how == "a").map(|(class, ..)| (*class).to_owned());
+        Ok(Self {
+            granted: granted.collect(),
+            defaults: any("pg_default_acl"),
+            policies: any("pg_policy"),
+            user_mappings: any("pg_user_mapping"),
+            reader_owns: found.iter().any(|(_, how, is_readers)| *how == "o" && *is_readers),
+        })
+    }
+}
 
 /// How the objects of each catalogue are read, by what `d` names of them.
 const OBJECTS: [(&str, &str); 8] = [
@@ -163,18 +198,19 @@ impl Rights {
     pub(super) async fn read(
         transaction: &Transaction<'_>,
         mapping: &Mapping<'_>,
+        named: &Named,
     ) -> Result<Self, tokio_postgres::Error> {
         let oids = [(&mapping.oids as &(dyn ToSql + Sync), Type::OID_ARRAY)];
-        let (classes, defaults, policies) = futures_util::try_join!(
-            transaction.query_typed(CLASSES, &oids),
-            transaction.query_typed(DEFAULTS, &oids),
-            transaction.query_typed(POLICIES, &oids)
-        )?;
-        let classes: Vec<String> = classes.iter().map(|row| row.get(0)).collect();
-        let grants = match granted_on(&classes) {
-            Some(sql) => transaction.query_typed(&sql, &oids).await?,
-            None => Vec::new(),
+        let granted = granted_on(&named.granted);
+        let ask = async |sql: Option<&str>| match sql {
+            Some(sql) => transaction.query_typed(sql, &oids).await,
+            None => Ok(Vec::new()),
         };
+        let (grants, defaults, policies) = futures_util::try_join!(
+            ask(granted.as_deref()),
+            ask(named.defaults.then_some(DEFAULTS)),
+            ask(named.policies.then_some(POLICIES))
+        )?;
         let grant = |row: &tokio_postgres::Row| Grant {
             kind: row.get(0),
             name: row.get(1),
