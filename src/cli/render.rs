@@ -234,3 +234,22 @@ fn cell(value: &Value) -> String {
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, "␣")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Code;
+
+    #[test]
+    fn a_hint_names_options_in_the_place_of_arguments_and_changes_nothing_else() {
+        let said = "give `databaseId` or `replace: true`; not `replaced`, `database`, replace or `seedCommand`";
+        let failure = Failure::new(Code::InvalidArguments, "`replace`").hint(said).naming(&["databaseId", "replace"]);
+        let error = EnvelopeError::from(&failure);
+        assert_eq!(error.hint.as_deref(), Some(said), "what a client reads has the arguments");
+        assert_eq!(
+            hint(&error).as_deref(),
+            Some("give `--database-id` or `--replace`; not `replaced`, `database`, replace or `seedCommand`")
+        );
+        assert_eq!(hint(&EnvelopeError::from(&failure.hint("`replace` it"))).as_deref(), Some("`replace` it"));
+    }
+}

@@ -295,3 +295,16 @@ impl Place<'_> {
         read.map(|read| read.schema)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_may_run_as_long_as_a_sandbox_lives_but_for_what_is_spare() {
+        let check = |minutes, said: Option<&str>| assert_eq!(longest_command(minutes).as_deref(), said, "{minutes}");
+        check(SPARE_MINUTES, None);
+        check(SPARE_MINUTES + 1, Some("a `timeoutSeconds` of 1 to 60"));
+        check(0, None);
+    }
+}

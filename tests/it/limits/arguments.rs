@@ -57,6 +57,10 @@ fn what_a_sandbox_is_made_with_is_taken_at_its_bounds_and_no_further() {
     for (more, expected) in over {
         check_create(&mut stdio, &more, expected);
     }
+    for (ttl, allowed) in [(1441, "1 to 1440 minutes"), (0, "1 minute or more, up to the profile's limit")] {
+        let reply = stdio.call("create_database", &json!({"ttlMinutes": ttl}));
+        assert_eq!(reply["errors"][0]["allowed"], json!([allowed]), "{reply:#}");
+    }
     for (limit, expected) in [(0, "invalid_arguments"), (1, "ok"), (200, "ok"), (201, "invalid_arguments")] {
         check(&mut stdio, "list_databases", &json!({"limit": limit}), expected);
     }
