@@ -103,7 +103,6 @@ pub(super) async fn end_asked(
         return Ok(());
     }
     stop(paths, installation, user).await?;
-    fault::reach("file.closed-rules.remove").map_err(|e| ManagedError::io("remove", &closed)(e.into()))?;
     fs::remove_file(&closed).map_err(ManagedError::io("remove", &closed))
 }
 
