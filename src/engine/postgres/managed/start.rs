@@ -12,7 +12,6 @@ use super::home::write_private;
 use super::process::{PG_CTL_WAIT_SECONDS, Paths, majors, run, socket_dir, stop, write_rules};
 use super::user::{self, RunAs};
 use super::{ManagedError, conf, log, read_port, write_port};
-use crate::model::fault;
 
 /// How many ports are tried.
 const PORTS_TRIED_MAX: u16 = 100;
