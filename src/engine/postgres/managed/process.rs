@@ -412,7 +412,12 @@ fn fits(socket_dir: &Path) -> bool {
     socket_dir.join(".s.PGSQL.65432").as_os_str().len() <= SOCKET_PATH_BYTES_MAX
 }
 
-pub(super) async fn run(point: &str, command: std::process::Command) -> std::io::Result<Output> {
+/// Runs what starts the server.
+pub(super) async fn run_start(command: std::process::Command) -> std::io::Result<Output> {
+    run("pg-ctl-start", command).await
+}
+
+async fn run(point: &str, command: std::process::Command) -> std::io::Result<Output> {
     let mut command = tokio::process::Command::from(command);
     command.kill_on_drop(true);
     let passed = fault::pass_of(&["spawn.", point]);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::binaries::Installation;
 use super::conf::Log;
 use super::home::write_private;
-use super::process::{PG_CTL_WAIT_SECONDS, Paths, majors, run, socket_dir, stop, write_rules};
+use super::process::{PG_CTL_WAIT_SECONDS, Paths, majors, run_start, socket_dir, stop, write_rules};
 use super::user::{self, RunAs};
 use super::{ManagedError, conf, log, read_port, write_port};
 
@@ -128,8 +128,7 @@ async fn attempt(
 ) -> Result<Option<String>, ManagedError> {
     let pg_ctl = installation.bin_dir.join("pg_ctl");
     let logged = fs::metadata(paths.log()).map_or(0, |log| log.len());
-    let output =
-        run("pg-ctl-start", start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
+    let output = run_start(start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
     if output.status.success() {
         return Ok(None);
     }
