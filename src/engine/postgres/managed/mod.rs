@@ -7,6 +7,7 @@
 mod ballast;
 mod binaries;
 mod conf;
+mod crowd;
 mod error;
 mod greed;
 mod home;
