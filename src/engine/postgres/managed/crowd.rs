@@ -240,7 +240,11 @@ mod tests {
         all
     }
 
-    fn chosen(left: i64, of: &[(&str, usize, bool, f64)], parted: &[(&str, f64)]) -> Option<(bool, usize, Vec<String>)> {
+    fn chosen(
+        left: i64,
+        of: &[(&str, usize, bool, f64)],
+        parted: &[(&str, f64)],
+    ) -> Option<(bool, usize, Vec<String>)> {
         let parted = parted.iter().map(|(database, ago)| ((*database).to_owned(), *ago)).collect();
         match choose(Room { left, usable: 184 }, &sessions(of), &owners(&OWNERS), &parted)? {
             Parting::End { pids, databases } => Some((false, pids.len(), databases)),
