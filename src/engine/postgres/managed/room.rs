@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::greed::Owners;
 use super::relief::{self, Watch, Why};
-use super::{ADMIN_DATABASE, LOGIN_WAIT, ManagedCluster, Paths, check_serves, crowd};
+use super::{ADMIN_DATABASE, LOGIN_WAIT, ManagedCluster, Paths, check_serves, crowd, open_admitted};
 use crate::engine::postgres::admin::{AdminSession, Login};
 
 impl ManagedCluster {
@@ -124,7 +124,7 @@ impl ManagedCluster {
             timeout: LOGIN_WAIT,
             answer: LOGIN_WAIT,
         };
-        let session = AdminSession::open(&login, Some(paths.major)).await.ok()?;
+        let session = open_admitted(&login, paths.major).await.ok()?;
         check_serves(paths, &session).await.ok()?;
         Some(session)
     }
