@@ -237,7 +237,8 @@ async fn write_unbounded(
         return Err(known(failure));
     }
     let session = access::catalogue_session(server, spec, CredentialAccess::Owner).await?;
-    report::check((session, None), &server.settings().profile, job).await?;
+    let bytes = size::bytes(server, spec).await?;
+    report::check((session, None), bytes, &server.settings().profile, job).await?;
     let facts = facts(server, spec).await?;
     let user = tools::user(server)?;
     let work = WorkDir::make(&server.settings().work_dir, user.as_ref())?;
@@ -418,7 +419,8 @@ async fn restore_unbounded(
     program::write(&list, &Filter::of(plan).apply(entries))?;
     door.open().await?;
     programs.restore(&archive, Restore::All).await.map_err(|broken| failed(&broken))?;
-    report::check(door.enter_twice().await?, &server.settings().profile, clone).await?;
+    let bytes = size::bytes(server, spec).await?;
+    report::check(door.enter_twice().await?, bytes, &server.settings().profile, clone).await?;
     size::check(server, spec, clone, 0).await
 }
 

@@ -131,8 +131,9 @@ pub(super) async fn copy(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: 
 pub(super) async fn check(server: &Arc<PostgresServer>, spec: &SandboxSpec, job: &CloneJob) -> Result<(), EngineError> {
     let looked = async {
         // Two go through the tables where two can get in.
-        let sessions = Door::of(server, spec).enter_twice().await?;
-        report::check(sessions, &server.settings().profile, job).await
+        let door = Door::of(server, spec);
+        let (sessions, bytes) = tokio::join!(door.enter_twice(), size::bytes(server, spec));
+        report::check(sessions?, bytes?, &server.settings().profile, job).await
     };
     stoppable(job, looked).await
 }

@@ -12,7 +12,7 @@ use crate::engine::{EngineError, server_condition};
 use crate::model::{Code, Failure};
 
 /// Up to this size rows are counted; of a larger copy the server's estimates are told.
-const COUNTED_BYTES_MAX: i64 = 256 << 20;
+const COUNTED_BYTES_MAX: u64 = 256 << 20;
 /// The most tables that are counted one by one.
 const COUNTED_TABLES_MAX: usize = 1_000;
 /// How many tables are told of by name.
@@ -42,9 +42,10 @@ struct Relation {
     part: bool,
 }
 
-/// Looks at a copy with one session of its owner's, and with a second one where there is one.
+/// Looks at a copy of so many bytes with one session of its owner's, and with a second one where there is one.
 pub(super) async fn check(
     (session, beside): (AdminSession, Option<AdminSession>),
+    bytes: u64,
     profile: &str,
     job: &CloneJob,
 ) -> Result<(), EngineError> {
@@ -57,15 +58,10 @@ pub(super) async fn check(
         session.batch_execute(&settings).await.map_err(&failed)?;
     }
     let mut report = CloneReport::default();
-    let size: i64 = session
-        .query_one("SELECT pg_catalog.pg_database_size(pg_catalog.current_database())", &[])
-        .await
-        .map_err(&failed)?
-        .get(0);
     let relations = relations(&session).await.map_err(&failed)?;
     let tables = relations.iter().filter(|relation| relation.table).count();
     report.tables = tables as u64;
-    report.counted = are_counted(size, tables);
+    report.counted = are_counted(bytes, tables);
     let queue = Mutex::new(relations.chunks(TABLES_AT_ONCE));
     let go_through = async |session: &AdminSession| {
         let mut counted = Vec::new();
@@ -190,7 +186,7 @@ fn table_rows(schema: &str, name: &str, rows: i64) -> TableRows {
 }
 
 /// Returns whether the rows of a copy are counted one by one.
-fn are_counted(bytes: i64, tables: usize) -> bool {
+fn are_counted(bytes: u64, tables: usize) -> bool {
     bytes <= COUNTED_BYTES_MAX && tables <= COUNTED_TABLES_MAX
 }
 
