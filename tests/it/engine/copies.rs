@@ -1,5 +1,9 @@
 //! Copies on one server: everything in them is their own roles', and the source is as it was.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use super::{Bench, benches, spec, sqlstate};
 use pgsandbox::engine::{Contents, Engine, EngineError, SandboxSpec};
 use pgsandbox::model::{CredentialAccess, SandboxKind};
@@ -313,6 +317,49 @@ async fn one_source_is_copied_several_times_at_once() {
         for made in [a, b, c] {
             made.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
         }
+        assert_eq!(bench.facts(&source).await, before, "{}", bench.name());
+        for copy in &copies {
+            assert_eq!(bench.named(copy, &source).await, 0, "{}", bench.name());
+            bench.delete(copy).await;
+        }
+        bench.delete(&source).await;
+        bench.nothing_is_left(&source).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_whose_rights_change_while_it_is_copied_is_copied_and_has_what_it_was_given() {
+    for bench in benches() {
+        let source = spec("shifting");
+        bench.create(&source).await;
+        bench.furnish(&source).await;
+        let before = bench.facts(&source).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let operator = bench.cluster.superuser("postgres").await;
+        let (name, stopped) = (source.names.database.clone(), Arc::clone(&stop));
+        // Who cannot wait in line for the row meets it as it is between two changes.
+        let pause = Duration::from_millis(if bench.superuser { 1 } else { 60 });
+        let changes = tokio::spawn(async move {
+            let mut times = 0;
+            while !stopped.load(Ordering::SeqCst) {
+                for change in
+                    ["GRANT CONNECT ON DATABASE {} TO pg_monitor", "REVOKE ALL ON DATABASE {} FROM pg_monitor"]
+                {
+                    // Refused where ours comes in between.
+                    times += u32::from(operator.batch_execute(&change.replace("{}", &name)).await.is_ok());
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            operator.batch_execute(&format!("REVOKE ALL ON DATABASE {name} FROM pg_monitor")).await.unwrap();
+            times
+        });
+        let copies: [SandboxSpec; 4] = std::array::from_fn(|_| copy_of(&source));
+        for copy in &copies {
+            bench.engine.await_unused(&source).await.unwrap();
+            bench.make(copy).await.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
+        }
+        stop.store(true, Ordering::SeqCst);
+        assert!(changes.await.unwrap() > 0);
         assert_eq!(bench.facts(&source).await, before, "{}", bench.name());
         for copy in &copies {
             assert_eq!(bench.named(copy, &source).await, 0, "{}", bench.name());

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_postgres::Client;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::delete::{DROP_ATTEMPTS_MAX, DROP_LOCK_TIMEOUT, Other};
-use super::{Work, contended, is_contention};
+use super::{Work, contended, is_changed, is_contention};
 use crate::engine::EngineError;
 use crate::engine::postgres::admin::{AdminSession, literal, refused};
 use crate::model::fault;
@@ -43,8 +42,7 @@ impl Patience {
 
     /// Returns whether it is worth another try, of which there were so many of so many, after an error.
     pub(super) fn goes_on(&self, error: &EngineError, attempt: u32, attempts_max: u32) -> bool {
-        let is_changed =
-            matches!(error, EngineError::Refused { sqlstate, .. } if sqlstate == SqlState::INTERNAL_ERROR.code());
+        let is_changed = matches!(error, EngineError::Refused { sqlstate, .. } if is_changed(sqlstate));
         is_contention(error) && (attempt < attempts_max || is_changed && Instant::now() < self.until)
     }
 

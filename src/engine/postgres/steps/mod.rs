@@ -380,11 +380,16 @@ pub(super) fn is_contention(error: &EngineError) -> bool {
     }
 }
 
+/// Returns whether it failed as somebody changed what was to be changed: for the rows themselves the server has no code.
+fn is_changed(sqlstate: &str) -> bool {
+    [SqlState::INTERNAL_ERROR, SqlState::T_R_SERIALIZATION_FAILURE].iter().any(|state| state.code() == sqlstate)
+}
+
 /// Says of what others have kept from being done to the end that it can be tried again: of a change that came in between, which
 /// the server has no code of its own for, as well.
 pub(super) fn contended(error: EngineError) -> EngineError {
     if let EngineError::Refused { action, sqlstate, detail } = &error
-        && (sqlstate == SqlState::INTERNAL_ERROR.code() || sqlstate == SqlState::T_R_SERIALIZATION_FAILURE.code())
+        && is_changed(sqlstate)
     {
         let text = format!("others changed the same rows of the server's again and again: it refused to {action}");
         let mut failure = Failure::new(Code::Busy, text).hint("call again later").audit(detail);
