@@ -191,6 +191,8 @@ where
         if lifetime == Lifetime::Server {
             app.core.start_upkeep(app.authority.clone(), audit.clone())?;
             watching = Some(app.watch_policies()?);
+        } else {
+            app.core.watch_crowds()?;
         }
         let code = work(app.clone()).await;
         // Nobody is to ask what is about to end.

@@ -279,6 +279,18 @@ pub trait Engine: Send + Sync + 'static {
     /// soon as the server runs. Starts nothing.
     async fn relieve_others(&self) {}
 
+    /// Returns whether few of the server's connections are left, where this program sees to it that there are some. Starts
+    /// nothing.
+    async fn is_crowded(&self) -> bool {
+        false
+    }
+
+    /// Ends direct sessions of an owner who has taken more than its share of the connections, where few are left; `owners` has
+    /// that of each sandbox, by its database's name, if it is known better than at the last watch. Returns whether any were ended.
+    async fn part_crowd(&self, _owners: Option<HashMap<String, String>>) -> bool {
+        false
+    }
+
     /// Makes room where other sandboxes than that of `database` have taken what all of the server's share. Returns whether they
     /// had; `false` where it cannot be told.
     async fn relieve_of_others(&self, _database: &str) -> bool {

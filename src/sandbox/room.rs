@@ -16,11 +16,13 @@ use crate::store::{Find, State};
 const DISK_BYTES_MIN: u64 = 64 << 20;
 /// What to do where others have taken what all share.
 const STARVED_HINT: &str = "sessions of theirs were ended to make room; call again";
-/// How often a managed server's disk is looked at.
+/// How often a managed server's disk is looked at, and its connections.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it is waited for whose the sandboxes are, where connections are few; else it is who was known before.
+const OWNERS_WAIT: Duration = Duration::from_secs(1);
 /// Where less is free, it is looked at more often: one sandbox may fill that in seconds.
 const DISK_BYTES_NEAR: u64 = 1 << 30;
-/// So often.
+/// So often; and the connections, where sessions were just ended for them.
 const LOOK_CLOSELY_EVERY: Duration = Duration::from_millis(100);
 
 /// Returns when the disk of the profile's sandboxes is nearly full, if it was not before or somebody was let in since: `was_full`
@@ -49,8 +51,35 @@ pub(super) async fn runs(profile: &Profile) -> bool {
 pub(super) async fn relieves_others(profile: &Profile) {
     loop {
         profile.engine.relieve_others().await;
-        tokio::time::sleep(fault::every(LOOK_EVERY)).await;
+        let parted = part_crowd(profile).await;
+        tokio::time::sleep(if parted { LOOK_CLOSELY_EVERY } else { fault::every(LOOK_EVERY) }).await;
     }
+}
+
+/// Sees to it that no owner has every connection, for ever, for a program that makes one call: not before it has taken long,
+/// as it does where it gets none.
+pub(super) async fn parts_crowds(profile: &Profile) {
+    let mut parted = false;
+    loop {
+        tokio::time::sleep(if parted { LOOK_CLOSELY_EVERY } else { fault::every(LOOK_EVERY) }).await;
+        parted = part_crowd(profile).await;
+    }
+}
+
+/// Ends sessions of an owner who has more than its share, where few connections are left. Returns whether any were.
+async fn part_crowd(profile: &Profile) -> bool {
+    if !profile.engine.is_crowded().await {
+        return false;
+    }
+    // Whoever comes while there are none left is not known yet.
+    let owners = async {
+        if !profile.is_open().await {
+            return None;
+        }
+        profile.store.owners().await.ok()
+    };
+    let owners = tokio::time::timeout(fault::within(OWNERS_WAIT), owners).await.ok().flatten();
+    profile.engine.part_crowd(owners).await
 }
 
 /// Refuses what would fill the disk of the sandboxes, as long as it is nearly full: it is looked at for each call.

@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 
 use super::core::removal_spec;
 use super::remove::{PAGE, PAGES_MAX, REMOVALS_AT_ONCE};
-use super::room::{relieves_others, runs};
+use super::room::{parts_crowds, relieves_others, runs};
 use super::{Core, Profile, Sandbox};
 use crate::admission::{Grant, Permit, SystemAuthority, SystemReason};
 use crate::engine::Standing;
@@ -86,6 +86,20 @@ impl Core {
 
     async fn watch(self, profile: Arc<Profile>) {
         self.inner().stopping.run_until_cancelled(relieves_others(&profile)).await;
+    }
+
+    /// Sees to it, as long as a program works that makes one call, that no owner has every connection of a managed server.
+    ///
+    /// # Errors
+    /// Fails if the core is about to stop.
+    pub fn watch_crowds(&self) -> Result<(), Failure> {
+        for profile in self.profiles().iter().filter(|profile| profile.managed()) {
+            let (core, profile) = (self.clone(), Arc::clone(profile));
+            drop(self.spawn(async move {
+                core.inner().stopping.run_until_cancelled(parts_crowds(&profile)).await;
+            })?);
+        }
+        Ok(())
     }
 
     async fn tend(self, profile: Arc<Profile>, authority: SystemAuthority, audit: Arc<dyn UpkeepAudit>) {

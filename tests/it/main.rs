@@ -23,6 +23,7 @@ mod commands;
 mod config;
 mod copies;
 mod crash;
+mod crowd;
 mod decisions;
 mod direct;
 mod dumps;

@@ -167,7 +167,8 @@ pub(super) async fn admin_in(home: &Home, database: &str) -> Client {
 /// Waits until a managed cluster's admin has a session that can tell who holds the locks: its last statement says so.
 pub(super) async fn wait_for_the_watch(home: &Home) {
     let admin = admin(home).await;
-    let watches = "SELECT 1 FROM pg_stat_activity WHERE query ~ 'pg_lock_status' AND pid <> pg_backend_pid()";
+    let watches =
+        "SELECT 1 FROM pg_stat_activity WHERE query ~ 'pg_lock_status|superuser_reserved' AND pid <> pg_backend_pid()";
     let until = Instant::now() + WAIT;
     while admin.query(watches, &[]).await.unwrap().is_empty() {
         assert!(Instant::now() < until, "nobody watches");

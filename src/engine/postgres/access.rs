@@ -150,6 +150,10 @@ pub(super) async fn repair(server: &Arc<PostgresServer>, spec: &SandboxSpec) -> 
                 "it had filled the catalogues that all databases of the server share",
                 "write short comments on the database and short settings of it and its roles, and call again later",
             ),
+            Why::Connections => (
+                "direct sessions of its owner took most of the server's connections, which others needed, and took them again",
+                "open fewer connections at once in all sandboxes of the owner together, and call again later",
+            ),
         };
         let text = format!("sandbox `{}` is kept out for some minutes: {took}", spec.names.database);
         let failure = Failure::new(Code::Busy, text).hint(hint);

@@ -187,6 +187,20 @@ impl Engine for PostgresEngine {
         }
     }
 
+    async fn is_crowded(&self) -> bool {
+        match self.server.managed() {
+            Some(managed) => managed.is_crowded().await,
+            None => false,
+        }
+    }
+
+    async fn part_crowd(&self, owners: Option<HashMap<String, String>>) -> bool {
+        match self.server.managed() {
+            Some(managed) => managed.part_crowd(owners).await,
+            None => false,
+        }
+    }
+
     async fn relieve_of_others(&self, database: &str) -> bool {
         match self.server.managed() {
             Some(managed) => managed.relieve_of_others(database).await,

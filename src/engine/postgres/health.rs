@@ -146,6 +146,13 @@ async fn cluster_runs(cluster: &ManagedCluster, checks: &mut Vec<Check>) -> bool
             format!("kept out for some minutes, as they filled the catalogues that all databases share: {names}");
         checks.push(check("postgres.kept-out", CheckStatus::Warn, &detail, Some(remedy)));
     }
+    if let Some(names) = held_off(Why::Connections) {
+        let detail = format!(
+            "kept out for some minutes, as their owner took more than its share of the connections again: {names}"
+        );
+        let remedy = "it ends by itself; open fewer connections at once in all sandboxes of that owner together";
+        checks.push(check("postgres.crowded-out", CheckStatus::Warn, &detail, Some(remedy)));
+    }
     status.running
 }
 

@@ -1,6 +1,6 @@
 //! Who has taken most of what all share: told by owner, as one owner may have many sandboxes and spread over them what it takes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::AddAssign;
 
 /// So many locks are no want of anybody's.
@@ -34,8 +34,14 @@ impl Owners {
     }
 
     /// Returns the owner of a sandbox, or else the sandbox, which stands for itself.
-    fn of<'a>(&'a self, database: &'a str) -> Result<&'a str, &'a str> {
+    pub(super) fn of<'a>(&'a self, database: &'a str) -> Result<&'a str, &'a str> {
         self.0.get(database).map(String::as_str).ok_or(database)
+    }
+
+    /// Returns how many owners there are; `None` where they are not known.
+    pub(super) fn count(&self) -> Option<u64> {
+        let owners: BTreeSet<_> = self.0.values().collect();
+        u64::try_from(owners.len()).ok().filter(|count| *count > 0)
     }
 
     /// Returns whether two sandboxes are of one owner.

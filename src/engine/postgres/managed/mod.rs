@@ -7,6 +7,7 @@
 mod ballast;
 mod binaries;
 mod conf;
+mod crowd;
 mod error;
 mod greed;
 mod home;
@@ -57,6 +58,11 @@ const LOCK_WAIT: Duration = Duration::from_secs(180);
 const READY_WAIT: Duration = Duration::from_secs(90);
 /// How long one attempt to log in may take.
 const LOGIN_WAIT: Duration = Duration::from_secs(10);
+/// How long it is waited for a connection of those that are kept for the admin: logins of others that are only begun take one,
+/// each for as long as its password takes to be checked.
+const ADMITTED_WAIT: Duration = Duration::from_secs(5);
+/// How often it is tried.
+const ADMITTED_POLL: Duration = Duration::from_millis(20);
 /// How often a server that is starting is asked again.
 const READY_POLL: Duration = Duration::from_millis(40);
 
@@ -373,7 +379,7 @@ impl ManagedCluster {
         let mut rounds = 0;
         let session = loop {
             rounds += 1;
-            match AdminSession::open(&login, Some(paths.major)).await {
+            match open_admitted(&login, paths.major).await {
                 Err(error) if error.is_starved() && rounds < ROUNDS_MAX && self.relieve().await => {}
                 opened => break opened?,
             }
@@ -468,6 +474,19 @@ impl ManagedCluster {
 
     fn remember(&self, running: Option<Running>) {
         *self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = running;
+    }
+}
+
+/// Logs in, waiting while the server has no connection left, not even of those that are kept for the admin.
+async fn open_admitted(login: &Login<'_>, major: u16) -> Result<AdminSession, LoginError> {
+    let until = tokio::time::Instant::now() + fault::within(ADMITTED_WAIT);
+    loop {
+        match AdminSession::open(login, Some(major)).await {
+            Err(error) if error.is_crowded() && tokio::time::Instant::now() < until => {
+                tokio::time::sleep(ADMITTED_POLL).await;
+            }
+            opened => return opened,
+        }
     }
 }
 

@@ -63,6 +63,8 @@ pub(in crate::engine::postgres) enum Why {
     Locks,
     /// Room in the catalogues that all databases share.
     Catalogues,
+    /// Nearly every connection of the server, with others of its owner, again and again.
+    Connections,
 }
 
 impl Why {
@@ -71,6 +73,7 @@ impl Why {
         match self {
             Self::Locks => "locks",
             Self::Catalogues => "catalogues",
+            Self::Connections => "connections",
         }
     }
 }
@@ -95,7 +98,17 @@ pub(super) struct Watch {
 impl Watch {
     /// Returns whether there is a session, as far as can be told without asking it.
     pub(super) fn has_session(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| !session.is_closed())
+        self.session().is_some()
+    }
+
+    /// Returns the session, if there is one.
+    pub(super) fn session(&self) -> Option<&AdminSession> {
+        self.session.as_ref().filter(|session| !session.is_closed())
+    }
+
+    /// Returns whose the sandboxes are, as far as it is known.
+    pub(super) fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// Lets go of a session that does not answer.
@@ -280,6 +293,7 @@ pub(super) fn is_held_off(paths: &Paths, database: &str) -> Option<Why> {
     let file = file(paths, HELD_OFF, database);
     is_noted(&file, HELD_OFF_FOR).then(|| match fs::read_to_string(&file) {
         Ok(word) if word == Why::Catalogues.word() => Why::Catalogues,
+        Ok(word) if word == Why::Connections.word() => Why::Connections,
         Ok(_) | Err(_) => Why::Locks,
     })
 }
@@ -304,19 +318,34 @@ fn lately(paths: &Paths) -> Vec<String> {
     noted(paths, ENDED).filter(is_late).collect()
 }
 
-fn noted(paths: &Paths, what: &str) -> impl Iterator<Item = String> {
+/// Returns the sandboxes of which something is noted, by their databases' names.
+pub(super) fn noted(paths: &Paths, what: &str) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(paths.directory.join(what)).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-fn note(paths: &Paths, what: &str, database: &str, word: &str) -> io::Result<()> {
+/// Notes something of a sandbox, for every program.
+pub(super) fn note(paths: &Paths, what: &str, database: &str, word: &str) -> io::Result<()> {
     fs::create_dir_all(paths.directory.join(what))?;
     fs::write(file(paths, what, database), word)
 }
 
+/// Returns how long ago it was noted, if that was lately; else it is forgotten.
+pub(super) fn noted_ago(paths: &Paths, what: &str, database: &str, lately: Duration) -> Option<Duration> {
+    let file = file(paths, what, database);
+    let ago = age(&file).filter(|age| *age < lately);
+    if ago.is_none() {
+        drop(fs::remove_file(&file));
+    }
+    ago
+}
+
 fn is_noted(file: &Path, lately: Duration) -> bool {
-    let noted = fs::metadata(file).and_then(|noted| noted.modified());
-    noted.is_ok_and(|noted| noted.elapsed().is_ok_and(|age| age < lately))
+    age(file).is_some_and(|age| age < lately)
+}
+
+fn age(file: &Path) -> Option<Duration> {
+    fs::metadata(file).and_then(|noted| noted.modified()).ok()?.elapsed().ok()
 }
 
 fn file(paths: &Paths, what: &str, database: &str) -> PathBuf {
@@ -324,7 +353,7 @@ fn file(paths: &Paths, what: &str, database: &str) -> PathBuf {
 }
 
 /// Returns whether it is a name that this program has made.
-fn is_plain(database: &str) -> bool {
+pub(super) fn is_plain(database: &str) -> bool {
     database.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 

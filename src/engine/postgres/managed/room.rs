@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::greed::Owners;
 use super::relief::{self, Watch, Why};
-use super::{ADMIN_DATABASE, LOGIN_WAIT, ManagedCluster, Paths, check_serves};
+use super::{ADMIN_DATABASE, LOGIN_WAIT, ManagedCluster, Paths, check_serves, crowd, open_admitted};
 use crate::engine::postgres::admin::{AdminSession, Login};
 
 impl ManagedCluster {
@@ -40,6 +40,32 @@ impl ManagedCluster {
         let Some(paths) = self.existing() else { return };
         self.see_to_a_session(&paths).await;
         self.relief.lock().await.relieve_others(&paths).await;
+    }
+
+    /// Returns whether few connections are left; `false` where it cannot be told. Starts nothing.
+    pub(in crate::engine::postgres) async fn is_crowded(&self) -> bool {
+        let Some(paths) = self.existing() else { return false };
+        self.see_to_a_session(&paths).await;
+        let relief = self.relief.lock().await;
+        match relief.session() {
+            Some(session) => crowd::is_crowded(session).await,
+            None => false,
+        }
+    }
+
+    /// Ends direct sessions of the owner who has taken more than its share of the connections, where few are left, and keeps
+    /// out who does so again. `owners` are those of the sandboxes, where they are known better than before. Returns whether any
+    /// were ended.
+    pub(in crate::engine::postgres) async fn part_crowd(&self, owners: Option<HashMap<String, String>>) -> bool {
+        let Some(paths) = self.existing() else { return false };
+        let mut relief = self.relief.lock().await;
+        if let Some(owners) = owners {
+            relief.know(Owners::new(owners));
+        }
+        match relief.session() {
+            Some(session) => crowd::part(&paths, session, relief.owners()).await,
+            None => false,
+        }
     }
 
     /// Keeps a sandbox out for a while that has taken what all share, by one of its roles, and ends its sessions.
@@ -98,7 +124,7 @@ impl ManagedCluster {
             timeout: LOGIN_WAIT,
             answer: LOGIN_WAIT,
         };
-        let session = AdminSession::open(&login, Some(paths.major)).await.ok()?;
+        let session = open_admitted(&login, paths.major).await.ok()?;
         check_serves(paths, &session).await.ok()?;
         Some(session)
     }
