@@ -8,12 +8,15 @@ use serde_json::Value;
 use super::{Asks, Call, Done, Operation, Spec, Toolset};
 use crate::admission::{Admissible, Permit};
 use crate::model::{Failure, Impact, ObligationKind, counted};
-use crate::sandbox::Waiting;
+use crate::sandbox::{Cut, Waiting};
 
-/// Arguments of `list_approvals`: none.
+/// Arguments of `list_approvals`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ListApprovals {}
+pub(super) struct ListApprovals {
+    /// Shows this request alone, and nothing of it cut.
+    request_digest: Option<String>,
+}
 
 /// The requests that wait, or are approved and not made yet.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -30,8 +33,11 @@ pub(super) struct WaitingEntry {
     request_digest: String,
     /// The profile on whose metadata it waits.
     profile: String,
-    /// Who asks and what for; arguments without passwords, long ones cut.
+    /// Who asks and what for, arguments without passwords; what its SQL does, which policies demand approval (`demandedBy`, by group), and what they said.
     request: Value,
+    /// What of it is cut here; `requestDigest` shows it whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cut: Vec<CutText>,
     /// Groups that must approve, all of them.
     groups: Vec<String>,
     /// Groups that have.
@@ -48,6 +54,24 @@ pub(super) struct WaitingEntry {
     yours_to_approve: bool,
 }
 
+/// A part of a request that is cut.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct CutText {
+    /// Where it stands in `request`, as a JSON pointer.
+    at: String,
+    /// How long the whole is.
+    bytes: u64,
+    /// The SHA-256 of the whole.
+    sha256: String,
+}
+
+impl From<Cut> for CutText {
+    fn from(cut: Cut) -> Self {
+        Self { at: cut.at, bytes: cut.bytes as u64, sha256: cut.sha256 }
+    }
+}
+
 impl From<Waiting> for WaitingEntry {
     fn from(waiting: Waiting) -> Self {
         let state = if waiting.is_approved() { "approved" } else { "waiting" };
@@ -57,6 +81,7 @@ impl From<Waiting> for WaitingEntry {
             request_digest: waiting.digest,
             profile: waiting.profile,
             request: waiting.what,
+            cut: waiting.cut.into_iter().map(Into::into).collect(),
             groups: waiting.groups,
             approved: waiting.approved,
             asked_at: waiting.asked_at.to_string(),
@@ -89,7 +114,7 @@ impl Operation for ListApprovals {
     }
 
     async fn run(permit: Permit<Self>, call: &Call) -> Result<Done<Approvals>, Failure> {
-        let (waiting, more) = call.core.waiting_approvals(&permit).await?;
+        let (waiting, more) = call.core.waiting_approvals(&permit, permit.input().request_digest.as_deref()).await?;
         let waits = waiting.iter().filter(|request| !request.is_approved());
         let yours = waits.clone().filter(|request| request.yours).count();
         let (waits, all) = (waits.count(), waiting.len());
@@ -99,8 +124,13 @@ impl Operation for ListApprovals {
             counted(waits, "request", "requests"),
             all - waits
         );
-        let warnings =
+        let more =
             more.then(|| "more requests wait than are looked at here; `approve` knows each by its digest".to_owned());
-        Ok(Done::new(summary, Approvals { requests }).warn(warnings))
+        let cut = requests.iter().filter(|request| !request.cut.is_empty()).count();
+        let cut = (cut > 0).then(|| {
+            let those = counted(cut, "request is", "requests are");
+            format!("{those} not shown whole: look at each with `requestDigest` before you approve it")
+        });
+        Ok(Done::new(summary, Approvals { requests }).warn(more).warn(cut))
     }
 }

@@ -5,16 +5,16 @@
 //! approves is another subject than who asks, and is in the group when it approves. Which requests need approval is the
 //! policies' to say.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::core::require;
+use super::shown_request::{ASKED_BYTES_MAX, Cut, cut, shown_request};
 use super::{Core, Profile, State};
 use crate::admission::Permit;
-use crate::engine::postgres::{PostgresUrl, UrlOrigin};
 use crate::model::{Code, Context, Failure, Identity, Impact, Principal, SandboxId, Secret, Timestamp};
 use crate::secret::Sealed;
 use crate::store::{Find, GivenApproval, NewRequest, Noted, WaitingRequest};
@@ -23,10 +23,6 @@ use crate::store::{Find, GivenApproval, NewRequest, Noted, WaitingRequest};
 const REQUEST_FIELD: &str = "approval request";
 /// What an approval is sealed as.
 const APPROVAL_FIELD: &str = "approval";
-/// The longest text of an argument that an approver is shown, in characters.
-const SHOWN_CHARS_MAX: usize = 2000;
-/// The deepest arguments that an approver is shown.
-const SHOWN_DEPTH_MAX: usize = 8;
 /// Hexadecimal digits of a digest.
 const DIGEST_CHARS: usize = 64;
 
@@ -39,6 +35,17 @@ pub struct Asked<'a> {
     pub arguments: &'a Map<String, Value>,
     /// The groups that must approve, all of them.
     pub groups: &'a BTreeSet<String>,
+    /// Who wants that, and what was said.
+    pub demanded: &'a Demanded,
+}
+
+/// Which policies demand approval, and what they and others said of the request.
+#[derive(Clone, Debug, Default)]
+pub struct Demanded {
+    /// The policies, by the group whose approval they demand.
+    pub policies: BTreeMap<String, BTreeSet<String>>,
+    /// Warnings: the policy and its words.
+    pub said: Vec<(String, String)>,
 }
 
 /// What is known of a request's approvals.
@@ -61,6 +68,8 @@ pub struct Waiting {
     pub profile: String,
     /// Who asks and what for.
     pub what: Value,
+    /// What of it is cut.
+    pub cut: Vec<Cut>,
     /// Groups that must approve.
     pub groups: Vec<String>,
     /// Groups that have.
@@ -159,7 +168,16 @@ impl Core {
         let sealed = json!({
             "digest": hex(&digest), "subject": subject, "groups": asked.groups, "what": shown_request(asked),
         });
-        let sealed = self.inner().keys.seal(SandboxId::from(id), REQUEST_FIELD, &Secret::new(sealed.to_string()))?;
+        let sealed = sealed.to_string();
+        if sealed.len() > ASKED_BYTES_MAX {
+            let text = format!(
+                "the request has {} bytes with its arguments, and nobody approves what is longer than {ASKED_BYTES_MAX}",
+                sealed.len()
+            );
+            return Err(Failure::new(Code::ApprovalRequired, text)
+                .hint("make it in parts that somebody can read, each of which is approved"));
+        }
+        let sealed = self.inner().keys.seal(SandboxId::from(id), REQUEST_FIELD, &Secret::new(sealed))?;
         let new = NewRequest { id, digest: &digest, subject, sealed: sealed.as_bytes() };
         match profile.store.note_request(&new).await? {
             Noted::New | Noted::Waits => Ok(()),
@@ -173,26 +191,38 @@ impl Core {
     }
 
     /// Returns the requests that wait and are the caller's own, or its groups' to approve, and whether there are more than
-    /// were looked at. What is asked about a sandbox that is gone waits no longer. Starts nothing.
+    /// were looked at. What is asked about a sandbox that is gone waits no longer. Long texts are cut, unless one request is
+    /// asked for by its digest. Starts nothing.
     ///
     /// # Errors
-    /// Fails if the metadata of a server that runs cannot be read.
-    pub async fn waiting_approvals<T>(&self, permit: &Permit<T>) -> Result<(Vec<Waiting>, bool), Failure> {
+    /// Fails if the metadata of a server that runs cannot be read, or what is asked for is no digest.
+    pub async fn waiting_approvals<T>(
+        &self,
+        permit: &Permit<T>,
+        digest: Option<&str>,
+    ) -> Result<(Vec<Waiting>, bool), Failure> {
         require(permit, Impact::Reads, None)?;
+        let wanted = digest.map(|digest| unhex(digest).ok_or_else(no_digest)).transpose()?;
         let principal = &permit.grant().principal;
         let (mut waiting, mut more) = (Vec::new(), false);
         for profile in self.profiles() {
             if self.looking().open(profile).await.is_err() {
                 continue;
             }
-            let (rows, cut) = profile.store.waiting_requests().await?;
-            more |= cut;
+            let (rows, are_more) = match &wanted {
+                Some(wanted) => (profile.store.find_request(wanted).await?.into_iter().collect(), false),
+                None => profile.store.waiting_requests().await?,
+            };
+            more |= are_more;
             for row in rows {
                 let Some(opened) = self.open_request(&row).await else { continue };
                 if is_gone(profile, &opened).await {
                     continue;
                 }
-                let shown = self.shown(profile, &row, opened, principal).await;
+                let mut shown = self.shown(profile, &row, opened, principal).await;
+                if let Some(shown) = shown.as_mut().filter(|_| wanted.is_none()) {
+                    shown.cut = cut(&mut shown.what);
+                }
                 waiting.extend(shown);
             }
         }
@@ -245,10 +275,7 @@ impl Core {
         digest: &str,
         principal: &Principal,
     ) -> Result<(Arc<Profile>, WaitingRequest, Waiting), Failure> {
-        let bytes = unhex(digest).ok_or_else(|| {
-            Failure::new(Code::InvalidArguments, format!("a request's digest has {DIGEST_CHARS} hexadecimal digits"))
-                .hint("it stands in the refusal of the request, and in `list_approvals`")
-        })?;
+        let bytes = unhex(digest).ok_or_else(no_digest)?;
         let mut failure = None;
         for profile in self.profiles() {
             let found = match self.looking().open(profile).await {
@@ -301,6 +328,7 @@ impl Core {
             digest,
             profile: profile.name().to_owned(),
             what: opened.what,
+            cut: Vec::new(),
             groups: opened.groups,
             approved,
             usable_until: None,
@@ -415,75 +443,14 @@ fn known(principal: &Principal) -> Result<(), Failure> {
     }
 }
 
+fn no_digest() -> Failure {
+    Failure::new(Code::InvalidArguments, format!("a request's digest has {DIGEST_CHARS} hexadecimal digits"))
+        .hint("it stands in the refusal of the request, and in `list_approvals`")
+}
+
 fn nothing_waits() -> Failure {
     Failure::new(Code::InvalidArguments, "no request with this digest waits for your approval")
         .hint("`list_approvals` shows those that do; a server that does not run is not asked")
-}
-
-/// Returns what an approver is to judge: facts, and arguments without passwords and data.
-fn shown_request(asked: &Asked<'_>) -> Value {
-    let context = asked.context;
-    let source = context.clone_source.as_ref().map(|source| {
-        json!({
-            "name": source.name, "host": source.host, "port": source.port, "database": source.database,
-            "user": source.user, "production": source.production, "schemaOnly": source.schema_only,
-            "reason": source.reason,
-        })
-    });
-    let arguments: Map<String, Value> = asked
-        .arguments
-        .iter()
-        .filter(|(_, value)| !value.is_null())
-        .map(|(key, value)| (key.clone(), shown_value(value, 0)))
-        .collect();
-    let mut what = json!({
-        "operation": context.operation,
-        "subject": context.principal.subject,
-        "owner": context.principal.owner,
-        "groupOwner": context.group_owner,
-        "transport": context.principal.transport.as_str(),
-        "profile": context.server.as_ref().map(|server| &server.profile),
-        "databaseId": context.sandbox.as_ref().map(|sandbox| sandbox.id.to_string()),
-        "databaseName": context.sandbox.as_ref().map(|sandbox| &sandbox.name),
-        "source": source,
-        "command": (!context.requested.command.is_empty()).then(|| shown_value(&json!(context.requested.command), 0)),
-        "arguments": arguments,
-    });
-    if let Some(fields) = what.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-    what
-}
-
-/// Returns a value as an approver is shown it: bounded, and without the password of a URL.
-fn shown_value(value: &Value, depth: usize) -> Value {
-    if depth >= SHOWN_DEPTH_MAX {
-        return Value::String("…".to_owned());
-    }
-    match value {
-        Value::String(text) => {
-            let text = without_password(text);
-            let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).collect();
-            if shown.len() < text.len() {
-                shown.push_str(&format!("… ({} bytes)", text.len()));
-            }
-            Value::String(shown)
-        }
-        Value::Array(items) => items.iter().map(|item| shown_value(item, depth + 1)).collect(),
-        Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(key, value)| (key.clone(), shown_value(value, depth + 1))).collect())
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
-    }
-}
-
-/// Returns a database's URL as it is connected to, without its password; of one that is not read, its scheme alone.
-fn without_password(text: &str) -> String {
-    let scheme = ["postgres://", "postgresql://"]
-        .into_iter()
-        .find(|scheme| text.trim_start().get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)));
-    let Some(scheme) = scheme else { return text.to_owned() };
-    PostgresUrl::parse(text, UrlOrigin::Caller).map_or_else(|_| format!("{scheme}…"), |url| url.redacted())
 }
 
 /// Returns a value with the keys of its objects in order, whatever order they came in.
@@ -513,31 +480,6 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_url_is_shown_without_its_password() {
-        for (url, shown) in [
-            ("postgresql://ana:pw@db.internal:5432/app", "postgresql://ana@db.internal:5432/app"),
-            ("postgres://h/d?user=a&password=b", "postgresql://a@h:5432/d"),
-            ("postgresql://u@h:55/d?password=my@SECRET", "postgresql://u@h:55/d"),
-            ("postgresql://u@h:55/d?application_name=x@harmless:5432/other", "postgresql://u@h:55/d"),
-            ("POSTGRES://ana:p%40w@h/app?password=x&sslmode=require", "postgres://…"),
-            (" postgres://a:b@c@h/d", "postgres://…"),
-            ("select 'postgres://'", "select 'postgres://'"),
-        ] {
-            assert_eq!(without_password(url), shown, "{url}");
-        }
-    }
-
-    #[test]
-    fn what_an_approver_is_shown_is_bounded() {
-        let long = shown_value(&Value::String("é".repeat(SHOWN_CHARS_MAX + 1)), 0);
-        assert_eq!(long.as_str().unwrap().chars().take_while(|c| *c == 'é').count(), SHOWN_CHARS_MAX);
-        assert!(long.as_str().unwrap().ends_with("… (4002 bytes)"), "{long}");
-        let mut deep = json!(1);
-        (0..SHOWN_DEPTH_MAX + 4).for_each(|_| deep = json!([deep]));
-        assert_eq!(shown_value(&deep, 0).to_string().matches('[').count(), SHOWN_DEPTH_MAX);
-    }
 
     #[test]
     fn the_order_of_arguments_makes_no_other_request() {

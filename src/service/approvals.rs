@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::admission::{Consents, Demand};
 use crate::model::{Code, Context, Decision, Failure, Identity};
-use crate::sandbox::{Approved, Asked, Core};
+use crate::sandbox::{Approved, Asked, Core, Demanded};
 
 /// Whether approvals are taken or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(super) struct Agreed<'a> {
     arguments: &'a Map<String, Value>,
     /// The groups whose approval is demanded.
     demanded: BTreeSet<String>,
+    /// Who demands it, and what was said.
+    by: Demanded,
     approved: Approved,
     taken: bool,
 }
@@ -44,8 +46,12 @@ impl<'a> Agreed<'a> {
             Some(_) => BTreeSet::new(),
             None => decision.obligations.approvals.keys().cloned().collect(),
         };
+        let by = match demanded.is_empty() {
+            true => Demanded::default(),
+            false => Demanded { policies: decision.obligations.approvals.clone(), said: decision.warnings.clone() },
+        };
         let mut agreed =
-            Self { consents, core, context, arguments, demanded, approved: Approved::default(), taken: false };
+            Self { consents, core, context, arguments, demanded, by, approved: Approved::default(), taken: false };
         // What was approved of somebody is of no use to who only calls itself that.
         if agreed.demanded.is_empty() || context.principal.identity == Identity::Chosen {
             return Ok(agreed);
@@ -62,7 +68,7 @@ impl<'a> Agreed<'a> {
     }
 
     fn asked(&self) -> Asked<'_> {
-        Asked { context: self.context, arguments: self.arguments, groups: &self.demanded }
+        Asked { context: self.context, arguments: self.arguments, groups: &self.demanded, demanded: &self.by }
     }
 
     /// Notes a request that was refused for want of an approval, so that it can be had; gives back what another that was

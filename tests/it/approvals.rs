@@ -13,7 +13,7 @@ use pgsandbox::model::{
     Code, Context, Decision, Failure, Generation, Identity, Impact, Obligation, Obligations, Origin, Phase, Principal,
     RequestId, Requested, SandboxFacts, SandboxId, Timestamp, Transport,
 };
-use pgsandbox::sandbox::{Approved, Asked, Core};
+use pgsandbox::sandbox::{Approved, Asked, Core, Demanded, Waiting};
 use serde_json::{Map, Value, json};
 
 use crate::harness::cluster;
@@ -86,7 +86,12 @@ impl Request {
     /// Makes it: takes what was approved, or notes that it waits. Returns whether it may be made, and its digest.
     async fn make(&self, core: &Core) -> (bool, String) {
         let context = context(self.subject, &["staff"], "clone_database", Impact::ReachesOut);
-        let asked = Asked { context: &context, arguments: &self.arguments, groups: &self.groups };
+        let asked = Asked {
+            context: &context,
+            arguments: &self.arguments,
+            groups: &self.groups,
+            demanded: &Demanded::default(),
+        };
         let approved = core.approved(&asked).await.unwrap();
         let taken = core.take_approvals(&approved, &asked).await.unwrap();
         if !taken {
@@ -97,7 +102,14 @@ impl Request {
 
     async fn look(&self, core: &Core) -> Approved {
         let context = context(self.subject, &["staff"], "clone_database", Impact::ReachesOut);
-        core.approved(&Asked { context: &context, arguments: &self.arguments, groups: &self.groups }).await.unwrap()
+        core.approved(&Asked {
+            context: &context,
+            arguments: &self.arguments,
+            groups: &self.groups,
+            demanded: &Demanded::default(),
+        })
+        .await
+        .unwrap()
     }
 }
 
@@ -107,7 +119,7 @@ async fn approve(core: &Core, subject: &str, groups: &[&str], digest: &str) -> R
 }
 
 async fn waiting(core: &Core, subject: &str, groups: &[&str]) -> usize {
-    core.waiting_approvals(&permit(subject, groups, Impact::Reads)).await.unwrap().0.len()
+    core.waiting_approvals(&permit(subject, groups, Impact::Reads), None).await.unwrap().0.len()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,16 +181,60 @@ async fn the_command_that_a_repository_records_is_part_of_what_is_approved() {
     let digest_of = async |command: &[&str]| {
         let mut context = context("ana", &["staff"], "seed_database", Impact::ReachesOut);
         context.requested.command = command.iter().map(|word| (*word).to_owned()).collect();
-        let asked = Asked { context: &context, arguments: &request.arguments, groups: &request.groups };
+        let asked = Asked {
+            context: &context,
+            arguments: &request.arguments,
+            groups: &request.groups,
+            demanded: &Demanded::default(),
+        };
         core.ask_for_approval(&asked).await.unwrap();
         core.approved(&asked).await.unwrap().digest
     };
     let seed = digest_of(&["npm", "run", "seed"]).await;
     assert_ne!(digest_of(&["npm", "run", "steal"]).await, seed);
     assert_eq!(digest_of(&["npm", "run", "seed"]).await, seed);
-    let (shown, _) = core.waiting_approvals(&permit("ana", &[], Impact::Reads)).await.unwrap();
+    let (shown, _) = core.waiting_approvals(&permit("ana", &[], Impact::Reads), None).await.unwrap();
     let commands: Vec<_> = shown.iter().map(|request| request.what["command"].to_string()).collect();
     assert!(commands.contains(&r#"["npm","run","steal"]"#.to_owned()), "{commands:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_approver_sees_all_that_was_asked_and_who_demands_the_approval() {
+    let ground = Ground::new();
+    let core = ground.core().await;
+    let behind = format!("/* {} */ truncate t", "x".repeat(9_000));
+    let arguments = json!({"sql": behind, "deep": [[[[[[[[[["far"]]]]]]]]]]});
+    let Value::Object(arguments) = arguments else { panic!() };
+    let groups = BTreeSet::from(["dba".to_owned()]);
+    let demanded = Demanded {
+        policies: [("dba".to_owned(), BTreeSet::from(["destructive-guard".to_owned()]))].into(),
+        said: vec![("rules".to_owned(), "it is late".to_owned())],
+    };
+    let context = context("ana", &[], "run_sql", Impact::Writes);
+    let asked = Asked { context: &context, arguments: &arguments, groups: &groups, demanded: &demanded };
+    core.ask_for_approval(&asked).await.unwrap();
+    let dora = permit("dora", &["dba"], Impact::Reads);
+    let one =
+        async |digest: Option<&str>| -> Waiting { core.waiting_approvals(&dora, digest).await.unwrap().0.remove(0) };
+    let listed = one(None).await;
+    let cut: Vec<_> = listed.cut.iter().map(|cut| cut.at.as_str()).collect();
+    assert_eq!(cut, ["/arguments/deep/0/0/0/0/0/0", "/arguments/sql"], "{listed:?}");
+    assert_eq!(listed.cut[1].bytes, behind.len());
+    assert_eq!(listed.what["demandedBy"], json!({"dba": ["destructive-guard"]}));
+    assert_eq!(listed.what["said"], json!([{"policy": "rules", "text": "it is late"}]));
+    let whole = one(Some(&listed.digest)).await;
+    assert_eq!(whole.what["arguments"], Value::Object(arguments.clone()));
+    assert!(whole.cut.is_empty());
+    let (others, _) = core.waiting_approvals(&permit("bob", &[], Impact::Reads), Some(&listed.digest)).await.unwrap();
+    assert!(others.is_empty(), "{others:?}");
+    let error = core.waiting_approvals(&dora, Some("x")).await.unwrap_err();
+    assert_eq!(error.code, Code::InvalidArguments);
+
+    // What nobody can read, nobody approves.
+    let Value::Object(arguments) = json!({"sql": "x".repeat(64 << 10)}) else { panic!() };
+    let refused = core.ask_for_approval(&Asked { arguments: &arguments, ..asked }).await.unwrap_err();
+    assert_eq!(refused.code, Code::ApprovalRequired, "{refused:?}");
+    assert_eq!(core.waiting_approvals(&dora, None).await.unwrap().0.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -187,7 +243,7 @@ async fn every_group_that_is_demanded_must_approve() {
     let core = ground.core().await;
     let request = Request::new(json!({"source": "prod"}), &["dba", "sec"]);
     let digest = request.make(&core).await.1;
-    let listed = async || core.waiting_approvals(&permit("ana", &[], Impact::Reads)).await.unwrap().0.remove(0);
+    let listed = async || core.waiting_approvals(&permit("ana", &[], Impact::Reads), None).await.unwrap().0.remove(0);
     assert_eq!(approve(&core, "dora", &["dba", "x"], &digest).await.unwrap(), ["dba"]);
     assert!(!request.make(&core).await.0);
     let half = listed().await;
@@ -222,7 +278,12 @@ async fn of_many_that_want_one_approval_one_gets_it_and_what_is_given_back_count
     }
     approve(&cores[0], "dora", &["dba"], &digest).await.unwrap();
     let context = context("ana", &[], "clone_database", Impact::ReachesOut);
-    let asked = Asked { context: &context, arguments: &request.arguments, groups: &request.groups };
+    let asked = Asked {
+        context: &context,
+        arguments: &request.arguments,
+        groups: &request.groups,
+        demanded: &Demanded::default(),
+    };
     let approved = cores[0].approved(&asked).await.unwrap();
     assert!(cores[0].take_approvals(&approved, &asked).await.unwrap());
     assert!(request.look(&cores[0]).await.groups.is_empty());
@@ -284,7 +345,8 @@ async fn one_subject_does_not_fill_the_metadata_and_sees_no_others_requests() {
     }
     let context = context("ana", &[], "clone_database", Impact::ReachesOut);
     let more = Request::new(json!({"n": 100}), &["dba"]);
-    let asked = Asked { context: &context, arguments: &more.arguments, groups: &more.groups };
+    let asked =
+        Asked { context: &context, arguments: &more.arguments, groups: &more.groups, demanded: &Demanded::default() };
     assert_eq!(core.ask_for_approval(&asked).await.unwrap_err().code, Code::QuotaExceeded);
     // One that waits already waits on, and others are not held up.
     Request::new(json!({"n": 7}), &["dba"]).make(&core).await;
@@ -296,7 +358,7 @@ async fn one_subject_does_not_fill_the_metadata_and_sees_no_others_requests() {
     Request { subject: "eve", ..Request::new(json!({"sourceDatabaseUrl": url, "a": [url]}), &["dba"]) }
         .make(&core)
         .await;
-    let (shown, more) = core.waiting_approvals(&permit("eve", &[], Impact::Reads)).await.unwrap();
+    let (shown, more) = core.waiting_approvals(&permit("eve", &[], Impact::Reads), None).await.unwrap();
     assert!(!more);
     let shown = shown.iter().map(|request| request.what.to_string()).collect::<String>();
     assert!(shown.contains("app@db.internal:5432/app") && !shown.contains("s3cret"), "{shown}");
@@ -304,7 +366,7 @@ async fn one_subject_does_not_fill_the_metadata_and_sees_no_others_requests() {
         let subject = if n < 90 { "joe" } else { "kim" };
         Request { subject, ..Request::new(json!({"n": n}), &["dba"]) }.make(&core).await;
     }
-    let (shown, more) = core.waiting_approvals(&permit("dora", &["dba"], Impact::Reads)).await.unwrap();
+    let (shown, more) = core.waiting_approvals(&permit("dora", &["dba"], Impact::Reads), None).await.unwrap();
     assert_eq!((shown.len(), more), (200, true));
 }
 
@@ -328,7 +390,14 @@ async fn what_was_asked_about_a_sandbox_that_is_gone_waits_no_longer() {
     let groups = BTreeSet::from(["dba".to_owned()]);
     for (sandbox, waits) in [(Some(gone), 0), (None, 1)] {
         let context = Context { sandbox, ..context("ana", &[], "clone_database", Impact::ReachesOut) };
-        core.ask_for_approval(&Asked { context: &context, arguments: &arguments, groups: &groups }).await.unwrap();
+        core.ask_for_approval(&Asked {
+            context: &context,
+            arguments: &arguments,
+            groups: &groups,
+            demanded: &Demanded::default(),
+        })
+        .await
+        .unwrap();
         assert_eq!(waiting(&core, "dora", &["dba"]).await, waits);
     }
 }
