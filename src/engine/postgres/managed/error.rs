@@ -160,7 +160,7 @@ impl ManagedError {
             Self::Locked(_) => "see which pgsandbox process starts or stops the cluster, and try again".to_owned(),
             Self::NoPort(_) => "free a port on 127.0.0.1".to_owned(),
             Self::Init(_) | Self::Start(_) | Self::Stop(_) => {
-                "see `server.log` in the cluster's folder, and `pgsandbox doctor`".to_owned()
+                "mend what it says, and see `pgsandbox doctor`".to_owned()
             }
             Self::Full(_) => "close sessions that are not needed, then call again".to_owned(),
             Self::Silent { pid, .. } => {

@@ -1,50 +1,36 @@
-//! What a cluster's server says of itself, in a file of its own: while it starts, and only that.
+//! What a cluster's server says of itself while it starts, and no longer.
 //!
-//! A server that panics writes down the statement that it was at, whatever is set. So it says nothing any more once it listens
-//! (`conf.rs`), what an earlier version's server left is removed, and what is shown of the rest is no statement.
-
-use std::fs;
-use std::path::Path;
+//! A server that panics writes down the statement that it was at, whatever is set; one without memory for a statement writes
+//! those that its session has planned. So it says nothing any more once it listens (`conf.rs`), nobody hears what it writes all the same
+//! (`start.rs`), the logs that an earlier version's servers left are removed, and what is shown of the rest is no statement.
 
 use super::process::Paths;
 use super::user::{self, RunAs};
 use crate::model::fault;
 
-/// A log that is larger is put aside at start.
-const LOG_BYTES_MAX: u64 = 8 << 20;
-/// How much of the log is shown when the server does not start.
+/// How much of it is shown when the server does not start.
 const LOG_TAIL_BYTES: usize = 600;
-/// What it is called when it is put aside.
-const LOG_ASIDE: &str = "server.log.1";
-/// What stands before a statement.
-const STATEMENT: &[u8] = b" STATEMENT:  ";
+/// What servers of earlier versions wrote to, in the cluster's folder for it.
+const LOGS: [&str; 2] = ["server.log", "server.log.1"];
 /// What a server says of itself.
 const LEVELS: [&[u8]; 4] = [b"FATAL:  ", b"PANIC:  ", b"ERROR:  ", b"LOG:  "];
 
-/// Sees that the log holds no statement, and is not large: another is begun then.
-pub(super) fn put_aside(paths: &Paths, user: Option<&RunAs>) {
-    let aside = paths.log_dir().join(LOG_ASIDE);
-    for path in [&paths.log(), &aside] {
-        if holds_statements(path) && !by_program("/bin/rm", &[path], user) {
-            tracing::warn!(path = %path.display(), "a log with a statement in it could not be removed");
-        }
-    }
-    if !fs::metadata(paths.log()).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
+/// Removes the logs of earlier versions' servers, which may hold statements.
+pub(super) fn remove(paths: &Paths, user: Option<&RunAs>) {
+    let logs = LOGS.map(|name| paths.log_dir().join(name));
+    if !logs.iter().any(|log| log.symlink_metadata().is_ok()) || fault::reach("spawn.log-aside").is_err() {
         return;
     }
-    if fault::reach("spawn.log-aside").is_err() {
-        return;
-    }
-    if !by_program("/bin/mv", &[&paths.log(), &aside], user) {
-        tracing::warn!("the cluster's log is large and could not be put aside");
+    // By a program, as the cluster's user, whose directory it is.
+    let done = user::command("/bin/rm", user).arg("-f").args(&logs).status();
+    if !done.is_ok_and(|status| status.success()) {
+        tracing::warn!(directory = %paths.log_dir().display(), "the logs of an earlier version's server could not be removed");
     }
 }
 
-/// Returns what the server said of itself behind so many bytes of its log.
-pub(super) fn said_since(paths: &Paths, logged: u64) -> String {
-    let log = fs::read(paths.log()).unwrap_or_default();
-    let news = usize::try_from(logged).ok().and_then(|at| log.get(at..)).unwrap_or_default();
-    tail(&spoken(news))
+/// Returns the end of what the server said of itself.
+pub(super) fn said(output: &[u8]) -> String {
+    tail(&spoken(output))
 }
 
 /// Returns the end of a text, its lines in one.
@@ -71,22 +57,12 @@ fn spoken(log: &[u8]) -> Vec<u8> {
     log.split(|byte| *byte == b'\n').filter(is_spoken).collect::<Vec<_>>().join(&b'\n')
 }
 
-fn holds_statements(path: &Path) -> bool {
-    fs::read(path).is_ok_and(|log| log.windows(STATEMENT.len()).any(|window| window == STATEMENT))
-}
-
-/// Has a program do it as the cluster's user, whose directory it is. Returns whether it did.
-fn by_program(program: &str, paths: &[&Path], user: Option<&RunAs>) -> bool {
-    let done = user::command(program, user).arg("-f").args(paths).status();
-    done.is_ok_and(|status| status.success())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_log_is_cut_at_a_character() {
+    fn the_end_of_what_is_said_is_cut_at_a_character() {
         let said = tail("漢\n".repeat(400).as_bytes());
         assert!(said.len() <= LOG_TAIL_BYTES && said.ends_with('漢'));
     }
@@ -100,7 +76,7 @@ mod tests {
             postgres: could not find the data\n\
             hunter2 ] FATAL: hunter2\n\
             2026-11-30 22:37:34.000 UTC [17852] FATAL:  the server is to end";
-        let shown = tail(&spoken(log));
+        let shown = said(log);
         assert_eq!(
             shown,
             "2026-11-30 22:37:33.166 UTC [17850] PANIC:  could not write to file \"pg_wal/x\": No space left on device; \

@@ -6,13 +6,16 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::pin::pin;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use futures_util::future::join;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use sha2::{Digest, Sha256};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use super::binaries::Installation;
 use super::home::{read_own, read_small, write_private};
@@ -34,6 +37,10 @@ const SOCKET_DIRS_TRIED_MAX: u32 = 8;
 const PROGRAM_WAIT: Duration = Duration::from_secs(150);
 /// Seconds that `pg_ctl` waits for the server.
 pub(super) const PG_CTL_WAIT_SECONDS: &str = "90";
+/// How long what a program that failed has said is read yet, where something that it started holds it.
+const OUTPUT_WAIT: Duration = Duration::from_secs(1);
+/// What is kept of what a program says, from its end.
+const SAID_BYTES_MAX: usize = 64 << 10;
 /// How long a server that somebody else started is given to come up or go away.
 const OTHER_WAIT: Duration = Duration::from_secs(60);
 
@@ -71,10 +78,6 @@ impl Paths {
 
     pub(super) fn log_dir(&self) -> PathBuf {
         self.directory.join("log")
-    }
-
-    pub(super) fn log(&self) -> PathBuf {
-        self.log_dir().join("server.log")
     }
 
     /// The data comes to its place last of all and in one piece, so a cluster with both is complete.
@@ -412,7 +415,8 @@ fn fits(socket_dir: &Path) -> bool {
     socket_dir.join(".s.PGSQL.65432").as_os_str().len() <= SOCKET_PATH_BYTES_MAX
 }
 
-/// Runs what starts the server.
+/// Runs what starts the server, and returns what that said until it was there. What it says from then on nobody hears: nothing
+/// holds the other end of its output any more.
 pub(super) async fn run_start(command: std::process::Command) -> std::io::Result<Output> {
     run("pg-ctl-start", command).await
 }
@@ -423,13 +427,44 @@ async fn run(point: &str, command: std::process::Command) -> std::io::Result<Out
     let passed = fault::pass_of(&["spawn.", point]);
     let ended = async {
         passed.await?;
-        command.output().await
+        Box::pin(output_of(command)).await
     };
     let output = tokio::time::timeout(fault::within(PROGRAM_WAIT), ended)
         .await
         .unwrap_or_else(|_| Err(std::io::Error::new(std::io::ErrorKind::TimedOut, "it took too long")))?;
     fault::pass_of(&["spawn.", point, ".ended"]).await?;
     Ok(output)
+}
+
+/// Waits until a program ends, and returns the end of what it said. What it has started may go on and hold its output: that is
+/// not waited for.
+async fn output_of(mut command: tokio::process::Command) -> std::io::Result<Output> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let status = {
+        let mut said =
+            pin!(join(keep_end(child.stdout.take(), &mut stdout), keep_end(child.stderr.take(), &mut stderr)));
+        let (status, is_all) = tokio::select! {
+            biased;
+            status = child.wait() => (status?, false),
+            _ = &mut said => (child.wait().await?, true),
+        };
+        if !status.success() && !is_all {
+            drop(tokio::time::timeout(fault::within(OUTPUT_WAIT), said).await);
+        }
+        status
+    };
+    Ok(Output { status, stdout, stderr })
+}
+
+/// Reads to the end, and keeps as much of it as is kept of what a program says.
+async fn keep_end(from: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+    let Some(mut from) = from else { return };
+    let mut part = vec![0; 4 << 10];
+    while let Ok(read @ 1..) = from.read(&mut part).await {
+        kept.extend(part.iter().take(read));
+        kept.drain(..kept.len().saturating_sub(SAID_BYTES_MAX));
+    }
 }
 
 fn random_password() -> Result<Secret, ManagedError> {
@@ -441,6 +476,34 @@ fn random_password() -> Result<Secret, ManagedError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shell(script: &str) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new("/bin/sh");
+        command.args(["-c", script]).kill_on_drop(true);
+        command
+    }
+
+    #[tokio::test]
+    async fn the_end_of_what_a_program_says_is_kept() {
+        for bytes in [SAID_BYTES_MAX - 1, SAID_BYTES_MAX, SAID_BYTES_MAX + 1, 5 * SAID_BYTES_MAX] {
+            let script = format!("head -c {} /dev/zero; printf x; exec head -c {bytes} /dev/zero >&2", bytes - 1);
+            let script = format!("{script}; exit 1").replace("exec ", "");
+            let said = output_of(shell(&script)).await.unwrap();
+            assert!(!said.status.success());
+            assert_eq!((said.stdout.len(), said.stderr.len()), (bytes.min(SAID_BYTES_MAX), bytes.min(SAID_BYTES_MAX)));
+            assert_eq!(said.stdout.last(), Some(&b'x'));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_program_has_started_is_not_waited_for() {
+        for (status, script) in [(0, "sleep 60 & echo said"), (1, "echo said; sleep 60 & exit 1")] {
+            let (began, until) = (std::time::Instant::now(), OUTPUT_WAIT * status + Duration::from_secs(20));
+            let said = output_of(shell(script)).await.unwrap();
+            assert!(began.elapsed() < until, "{script}");
+            assert!(status == 0 || said.stdout == b"said\n", "{said:?}");
+        }
+    }
 
     #[test]
     fn a_socket_that_would_not_fit_goes_elsewhere() {

@@ -1,6 +1,8 @@
 //! Starts the server of a managed cluster, and has it say why it does not come up.
 //!
-//! Whoever calls holds the cluster's lock. A server whose log is open has no statement to say: it admits nobody.
+//! Whoever calls holds the cluster's lock. What a server says is heard until it is there, and by nobody from then on: what it
+//! writes past its log, of a statement for which there is no memory for instance, goes nowhere. One whose log is open has no
+//! statement to say: it admits nobody.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -29,7 +31,7 @@ pub(super) async fn start(
     let socket_dir = socket_dir(paths, user)?;
     let remembered = read_port(paths)?;
     let ports = ports(paths, remembered, port_first);
-    log::put_aside(paths, user);
+    log::remove(paths, user);
     for port in ports {
         if !is_free(port) {
             continue;
@@ -127,12 +129,11 @@ async fn attempt(
     user: Option<&RunAs>,
 ) -> Result<Option<String>, ManagedError> {
     let pg_ctl = installation.bin_dir.join("pg_ctl");
-    let logged = fs::metadata(paths.log()).map_or(0, |log| log.len());
     let output = run_start(start_command(paths, &pg_ctl, user)).await.map_err(ManagedError::io("run", &pg_ctl))?;
     if output.status.success() {
         return Ok(None);
     }
-    Ok(Some(log::said_since(paths, logged)))
+    Ok(Some(log::said(&output.stdout)))
 }
 
 /// The server inherits a limit of address space, and tells the kernel to end a backend rather than itself.
@@ -146,9 +147,7 @@ fn start_command(paths: &Paths, pg_ctl: &Path, user: Option<&RunAs>) -> std::pro
         .arg(conf::address_space_kb(&meminfo).to_string())
         .arg(pg_ctl)
         .args(["start", "--wait", "--timeout", PG_CTL_WAIT_SECONDS, "--silent", "--pgdata"])
-        .arg(paths.data())
-        .arg("--log")
-        .arg(paths.log());
+        .arg(paths.data());
     command
 }
 
