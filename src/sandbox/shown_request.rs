@@ -151,9 +151,9 @@ mod tests {
             ("postgresql://u@h:55/d?application_name=x@harmless:5432/other", "postgresql://u@h:55/d"),
             (
                 "POSTGRES://ana:p%40w@h/app?password=x&sslmode=require",
-                "postgres://… (no URL that can be read: 46 bytes)",
+                "postgres://… (no URL that can be read: 53 bytes)",
             ),
-            (" postgres://a:b@c@h/d", "postgres://… (no URL that can be read: 22 bytes)"),
+            (" postgres://a:b@c@h/d", "postgres://… (no URL that can be read: 21 bytes)"),
             ("select 'postgres://'", "select 'postgres://'"),
         ] {
             assert_eq!(without_password(url), shown, "{url}");

@@ -218,8 +218,8 @@ async fn an_approver_sees_all_that_was_asked_and_who_demands_the_approval() {
         async |digest: Option<&str>| -> Waiting { core.waiting_approvals(&dora, digest).await.unwrap().0.remove(0) };
     let listed = one(None).await;
     let cut: Vec<_> = listed.cut.iter().map(|cut| cut.at.as_str()).collect();
-    assert_eq!(cut, ["/arguments/deep/0/0/0/0/0/0", "/arguments/sql"], "{listed:?}");
-    assert_eq!(listed.cut[1].bytes, behind.len());
+    assert_eq!(cut, ["/arguments/sql", "/arguments/deep/0/0/0/0/0/0"], "{listed:?}");
+    assert_eq!(listed.cut[0].bytes, behind.len());
     assert_eq!(listed.what["demandedBy"], json!({"dba": ["destructive-guard"]}));
     assert_eq!(listed.what["said"], json!([{"policy": "rules", "text": "it is late"}]));
     let whole = one(Some(&listed.digest)).await;

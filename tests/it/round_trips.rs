@@ -231,5 +231,5 @@ fn a_fork_costs_few_round_trips_and_one_login_into_it() {
     let (trips, logins, sent) = least(&mut server, &counting, "fork_database", &input);
     // One for the row, and one in which the copy is given to its roles and opened to them.
     let commits = sent.iter().filter(|sent| sent.ends_with("QCOMMIT")).count();
-    assert_eq!((trips, logins, commits), (31, 1, 2), "{sent:#?}");
+    assert_eq!((trips, logins, commits), (33, 1, 2), "{sent:#?}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Bench, benches, spec, sqlstate};
 use pgsandbox::engine::{Contents, Engine, EngineError, SandboxSpec};
@@ -367,6 +367,53 @@ async fn a_source_whose_rights_change_while_it_is_copied_is_copied_and_has_what_
         }
         bench.delete(&source).await;
         bench.nothing_is_left(&source).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_right_that_is_taken_back_or_given_while_a_source_is_copied_stays_so() {
+    const TURNS: u32 = 8;
+    for bench in benches().into_iter().filter(|bench| bench.superuser) {
+        let (source, other) = (spec("asked"), spec("owner"));
+        bench.create(&source).await;
+        bench.create(&other).await;
+        // So that it takes a while to give it to its roles.
+        let tables = "DO $$ BEGIN FOR i IN 1..400 LOOP EXECUTE 'CREATE TABLE t' || i || ' (a int PRIMARY KEY)'; END LOOP; END $$";
+        bench.owner(&source).await.batch_execute(tables).await.unwrap();
+        let owner = bench.owner(&other).await;
+        let (database, role) = (&other.names.database, &source.names.owner_role);
+        let mut took = Duration::ZERO;
+        for turn in 0..=TURNS {
+            owner.batch_execute(&format!("GRANT CONNECT ON DATABASE {database} TO {role}")).await.unwrap();
+            owner.batch_execute(&format!("REVOKE TEMPORARY ON DATABASE {database} FROM {role}")).await.unwrap();
+            bench.engine.await_unused(&source).await.unwrap();
+            let copy = copy_of(&source);
+            let began = Instant::now();
+            let change = async {
+                if turn == 0 {
+                    return (false, false);
+                }
+                // In the second half, in which it is given.
+                tokio::time::sleep(took / 2 + took * (turn - 1) / (2 * TURNS)).await;
+                let change = async |sql: &str| {
+                    owner.batch_execute(&format!("{sql} {role}").replace("{}", database)).await.is_ok()
+                };
+                (change("REVOKE CONNECT ON DATABASE {} FROM").await, change("GRANT TEMPORARY ON DATABASE {} TO").await)
+            };
+            let (made, (revoked, granted)) = tokio::join!(bench.make(&copy), change);
+            made.unwrap_or_else(|error| panic!("{}: {error:?}", bench.name()));
+            if turn == 0 {
+                took = began.elapsed();
+            }
+            let sql = "SELECT has_database_privilege($1, $2, 'CONNECT'), has_database_privilege($1, $2, 'TEMPORARY')";
+            let row = bench.cluster.superuser("postgres").await.query_one(sql, &[role, database]).await.unwrap();
+            let found: (bool, bool) = (row.get(0), row.get(1));
+            assert_eq!(found, (!revoked, granted), "{} turn {turn}", bench.name());
+            bench.delete(&copy).await;
+        }
+        drop(owner);
+        bench.delete(&source).await;
+        bench.delete(&other).await;
     }
 }
 

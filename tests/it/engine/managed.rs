@@ -216,7 +216,8 @@ async fn nothing_of_a_statement_or_a_password_is_in_the_servers_log() {
         .status()
         .unwrap();
     assert!(started.success());
-    config.password(spec.owner_password.expose());
+    // It has set itself another one above.
+    config.password("hunter2");
     let (client, driver) = config.connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(driver);
     assert!(client.batch_execute("SELECT 'hunter2'::int").await.is_err());
@@ -224,7 +225,7 @@ async fn nothing_of_a_statement_or_a_password_is_in_the_servers_log() {
     let log = std::fs::read_to_string(&heard).unwrap();
     assert!(log.contains("STATEMENT:  SELECT 'hunter2'::int") && log.contains("authentication failed"), "{log}");
     let before = log.len();
-    let (client, driver) = config.password(spec.owner_password.expose()).connect(tokio_postgres::NoTls).await.unwrap();
+    let (client, driver) = config.password("hunter2").connect(tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(driver);
     starve(&client).await;
     let log = std::fs::read_to_string(&heard).unwrap();

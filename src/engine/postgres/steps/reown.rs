@@ -1,7 +1,8 @@
 //! Gives a copy to its own roles: everything in it that belonged to the source's, or that they might do.
 //!
 //! One transaction in the copy. `REASSIGN OWNED` and `DROP OWNED` act on shared objects too, on databases first of all:
-//! what they do to the source is undone in the same transaction, so nobody ever sees it, and compared before it commits.
+//! what they do to the source and to others is undone in the same transaction, so nobody ever sees it, and compared before it
+//! commits. What a right was is read when it is taken, not before: somebody may take it back at that moment.
 //! Two that copy one source take turns.
 
 use futures_util::future::try_join;
@@ -65,25 +66,31 @@ impl<'a> Mapping<'a> {
     }
 }
 
-/// What is noted of the source, and of shared objects, before anything is changed.
+/// What is noted of the source before anything is changed.
 struct Noted {
     /// Databases that the source's owner owns: the source.
     databases: Vec<String>,
-    /// What gives the source's roles their rights on shared objects again.
+    /// What sets again on the copy what the source has beside its contents.
+    carried: Vec<String>,
+}
+
+/// What the source's roles may do with shared objects.
+struct Shared {
+    /// What gives them their rights again.
     grants: Vec<String>,
     /// The source's owner and rights.
     before: Vec<String>,
-    /// What sets again on the copy what the source has beside its contents.
-    carried: Vec<String>,
 }
 
 /// What is known before the copy is entered.
 struct Ahead<'a> {
     /// Ends the turn when it is dropped.
-    _turn: Transaction<'a>,
+    turn: Transaction<'a>,
+    /// Whether names read the same there as they do in the copy.
+    is_alike: bool,
     mapping: Mapping<'a>,
     named: Named,
-    /// What is to be noted, where it reads the same from outside as it does in the copy.
+    /// What is to be noted, where names read the same.
     noted: Option<Noted>,
 }
 
@@ -106,7 +113,7 @@ impl Work<'_> {
             let others = if attempt % 2 == 0 { Others::Wait } else { Others::MayChange };
             // Tried again, it is noted anew, as it may be what has changed.
             let noted = ahead.noted.take();
-            let given = self.give(&mut inside, (&ahead.mapping, &ahead.named), noted, others);
+            let given = self.give(&mut inside, &ahead, noted, others);
             let given = match &beside {
                 // Whoever has granted the source's roles something holds that up until his transaction ends.
                 Some((beside, waiting)) => self.while_it_waits(beside, None, *waiting, given).await,
@@ -162,7 +169,7 @@ impl Work<'_> {
         };
         let note = async { if is_alike { self.note(&turn, &mapping).await.map(Some) } else { Ok(None) } };
         let (named, noted) = try_join(named, note).await?;
-        Ok(Ahead { _turn: turn, mapping, named, noted })
+        Ok(Ahead { turn, is_alike, mapping, named, noted })
     }
 
     /// Goes into the copy.
@@ -178,18 +185,18 @@ impl Work<'_> {
     async fn give(
         &self,
         inside: &mut AdminSession,
-        (mapping, named): (&Mapping<'_>, &Named),
+        ahead: &Ahead<'_>,
         noted: Option<Noted>,
         others: Others,
     ) -> Result<Seen, EngineError> {
         let failed = refused("give the copy to its roles", self.profile());
-        let source = mapping.source;
+        let (mapping, named, source) = (&ahead.mapping, &ahead.named, ahead.mapping.source);
         for (old, new) in mapping.pairs() {
             self.join(inside, old).await?;
             self.join(inside, new).await?;
         }
         let transaction = inside.transaction().await.map_err(&failed)?;
-        if others == Others::Wait && self.info.superuser {
+        if (others == Others::Wait || !ahead.is_alike) && self.info.superuser {
             transaction.batch_execute(LOCK_DATABASES).await.map_err(&failed)?;
         }
         let off = async {
@@ -211,9 +218,11 @@ impl Work<'_> {
                 None => self.note(&transaction, mapping).await,
             }
         };
-        let (off, schemas, noted) = tokio::join!(off, self.schemas(&transaction, mapping), note);
+        let shared =
+            async { if ahead.is_alike { Ok(None) } else { self.shared(&transaction, mapping).await.map(Some) } };
+        let (off, schemas, noted, shared) = tokio::join!(off, self.schemas(&transaction, mapping), note, shared);
         off?;
-        let (schemas, noted) = (schemas?, noted?);
+        let (schemas, noted, shared) = (schemas?, noted?, shared?);
         let (owner, new_owner) = (ident(&source.owner_role), ident(&self.spec.names.owner_role));
         // Schemas first: whoever is given what is in one needs the right to create there.
         let mut statements = vec![lasting_later()];
@@ -238,7 +247,13 @@ impl Work<'_> {
         let mut statements = rights.statements(mapping);
         statements.push(format!("DROP OWNED BY {}", ident(&source.readonly_role)));
         statements.push(format!("DROP OWNED BY {owner}"));
-        statements.extend(noted.grants);
+        transaction.batch_execute(&statements.join("; ")).await.map_err(&failed)?;
+        // What was taken away in shared objects is seen from outside as it was last, and stays so: it is ours until we are done.
+        let shared = match shared {
+            Some(shared) => shared,
+            None => self.shared(&ahead.turn, mapping).await?,
+        };
+        let mut statements = shared.grants;
         let opens = self.opens_when_given();
         if opens {
             statements.extend(self.opening());
@@ -247,7 +262,7 @@ impl Work<'_> {
         // What is asked behind them is not asked at all if one of them failed.
         let given = async { transaction.batch_execute(&statements).await.map_err(&failed) };
         let open = async { if opens { self.check_open(&transaction).await } else { Ok(()) } };
-        let checked = self.check_given(&transaction, mapping, &noted.before);
+        let checked = self.check_given(&transaction, mapping, &shared.before);
         let (given, checked, open, seen) = tokio::join!(given, checked, open, self.look(&transaction));
         given?;
         checked?;
@@ -308,13 +323,22 @@ impl Work<'_> {
         Ok(schemas.iter().map(|row| row.get(0)).collect())
     }
 
-    /// Notes what the source has beside its contents, and what of shared objects is changed on the way.
+    /// Notes what the source has beside its contents, and which databases change hands on the way.
     async fn note(&self, transaction: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<Noted, EngineError> {
         let oids: [(&(dyn ToSql + Sync), Type); 1] = [(&mapping.oids, Type::OID_ARRAY)];
         let databases = transaction.query_typed(
             "SELECT pg_catalog.quote_ident(datname) FROM pg_catalog.pg_database WHERE datdba = ($1::oid[])[1]",
             &oids,
         );
+        let failed = refused("note what the source's owner owns", self.profile());
+        let databases = async { databases.await.map_err(failed) };
+        let (databases, carried) = tokio::join!(databases, self.carried(transaction, mapping));
+        Ok(Noted { databases: databases?.iter().map(|row| row.get(0)).collect(), carried: carried? })
+    }
+
+    /// Reads what the source's roles may do with shared objects.
+    async fn shared(&self, transaction: &Transaction<'_>, mapping: &Mapping<'_>) -> Result<Shared, EngineError> {
+        let oids: [(&(dyn ToSql + Sync), Type); 1] = [(&mapping.oids, Type::OID_ARRAY)];
         let parameters = if self.info.major >= 15 {
             "UNION ALL SELECT 'PARAMETER', pg_catalog.quote_ident(o.parname), o.paracl, 10::oid FROM d \
              JOIN pg_catalog.pg_parameter_acl o ON d.classid = 'pg_catalog.pg_parameter_acl'::pg_catalog.regclass \
@@ -337,16 +361,13 @@ impl Work<'_> {
         let grants = transaction.query_typed(&sql, &oids);
         let before = self.rights_of_source(transaction, mapping);
         let failed = refused("note what the source's roles have", self.profile());
-        let shared = async { futures_util::try_join!(databases, grants, before).map_err(failed) };
-        let (shared, carried) = tokio::join!(shared, self.carried(transaction, mapping));
-        let ((databases, grants, before), carried) = (shared?, carried?);
+        let (grants, before) = try_join(grants, before).await.map_err(failed)?;
         let grants = grants.iter().map(|row| {
             let (kind, name, right): (&str, &str, &str) = (row.get(0), row.get(1), row.get(2));
             let option = if row.get(4) { " WITH GRANT OPTION" } else { "" };
             format!("GRANT {right} ON {kind} {name} TO {}{option}", ident(row.get(3)))
         });
-        let texts = |rows: &[tokio_postgres::Row]| rows.iter().map(|row| row.get(0)).collect();
-        Ok(Noted { databases: texts(&databases), grants: grants.collect(), before, carried })
+        Ok(Shared { grants: grants.collect(), before })
     }
 
     async fn rights_of_source(
