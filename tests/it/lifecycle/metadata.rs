@@ -98,10 +98,7 @@ async fn the_metadata_server_may_restart_under_a_core() {
     let ground = ground();
     let core = ground.core().await;
     create(&core).await.unwrap();
-    // Until they are gone: one that goes only once the first call is over is lost to the second.
-    let restarts = "select pg_terminate_backend(pid, 20000) from pg_stat_activity
-                    where pid <> pg_backend_pid() and datname = current_database()";
-    ground.sql(restarts).await;
+    ground.sql("select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()").await;
     // The first call may meet a lost connection; nothing is left of it, and the next works.
     drop(create(&core).await);
     create(&core).await.unwrap();

@@ -139,13 +139,10 @@ def disk_full_commands(play):
 def disk_full_for_all(play):
     """Nothing is left anywhere, and the cluster has to start.
 
-    This expects at least as much as its first version (7ae5355) in each of its steps, and more in four. There a list and a query were
-    refused `audit_unavailable`, as the log had no room; now the log keeps room for what helps, so a list has to succeed, and a
-    query has to get as far as the server and be refused for the disk itself. There the ballast was taken away before the first start;
-    now it is left as a copy leaves it, whole to look at and all holes, and has to be seen through and made anew, which is told
-    by the blocks that it has. It was given up when its file was gone, and is now when no block of it is left: the file stays, empty,
-    as it says that what was given up counts for nothing that is free. A file that is gone satisfies that too, so that no more is
-    asked by it: the room is what counts, and the create that is refused behind it shows that it is not filled as well.
+    The audit log keeps room for what helps, so a list has to succeed, and a query has to get as far as the server and be refused for
+    the disk itself. The ballast is as a copy leaves it, whole to look at and all holes: that has to be seen through, and it made anew,
+    which is told by the blocks that it has. It is given up when no block of it is left. The file may stay, empty: it says that what was
+    given up counts for nothing that is free; that the room is not filled again is shown by the create that is refused behind it.
     """
     home = play.home()
     aside = home.directory / "aside"
